@@ -119,6 +119,12 @@ PROGRAMS: Parts[Program] = Parts(
             needs_start=True,
             takes_own_starts=True,
         ),
+        "evaluate-validation": Program(
+            code=f"{_HERE}.survey:ask",
+            help="clients evaluate a model on their validation data",
+            needs_start=True,
+            takes_own_starts=True,
+        ),
         "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
         "initialise": Program(
             initialises=True,

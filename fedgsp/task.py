@@ -60,10 +60,15 @@ Part: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """The data of one client: samples for training and samples for testing."""
+    """The data of one client: samples for training, for testing and, if it has some, for validation.
+
+    The validation part chooses the best model of a run and its last round (`--keep-models best`, `--patience`), so
+    that the test part need not choose what it rates.
+    """
 
     train: Part
     test: Part
+    validation: Part | None = None
 
 
 def _are_classes(outputs: Any, targets: Any) -> bool:

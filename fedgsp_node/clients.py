@@ -30,7 +30,7 @@ from fedgsp_node.constants import Constants
 from fedgsp_node.declared import Declared
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
-from fedgsp_node.hosted_data import HostedData, hosted_ids
+from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.making import model_of
 from fedgsp_node.optimizer_state import KeptStates
@@ -255,15 +255,15 @@ class Clients:
         weights: Weights,
         control: Control,
         settings: TrainingSettings | None = None,
-        training_part: bool = False,
+        part: str = TEST,
         personalised_in: int | None = None,
     ) -> Evaluated:
-        """Correct labels, loss and metrics of a model on the client's test part, or on its training part.
+        """Correct labels, loss and metrics of a model on a part of the client's data.
 
         With a round in `personalised_in`, the training algorithm first adapts the model to this client.
         """
-        data = self._of(client)
-        part = data.train if training_part else data.test
+        self._hosted(client)
+        samples = samples_of(self.call(lambda: self._data.part(client, part)), self.task)
         model = self.whole(client, weights, settings.seed if settings else 0)
         afresh = weights.tensors != self.tensors and self._lacks(client, HEAD)
         if settings is not None and personalised_in is not None:
@@ -275,7 +275,6 @@ class Clients:
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
                 or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, OPTIMIZER))
             )
-        samples = samples_of(part, self.task)
         seed_generators(settings.seed if settings else 0, "evaluation", client)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         found = self._within(model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device))

@@ -11,13 +11,15 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.require import require
-from fedgsp.task import ClientData, Split, Task
+from fedgsp.task import ClientData, Part, Split, Task
 from fedgsp.words import with_name
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.samples import in_file
 from fedgsp_node.tasks.attributes import names_in
 from fedgsp_node.users_code import guarded
 
+#: The parts of a client's data.
+TRAIN, TEST, VALIDATION = "train", "test", "validation"
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
 #: These have samples by number, but stand for `x` without `y`, or for both.
@@ -32,7 +34,7 @@ class HostedData:
         self._limit = KEPT_BYTES if task.data_is_repeatable else math.inf
         self._kept: dict[int, ClientData] = {}  # ordered by last use
         self._size = 0
-        #: Numbers of training and test samples by client.
+        #: Numbers of training, test and validation samples by client.
         self.sizes: dict[int, HostedClient] = {}
         self._names = names_of(task)
         for client in clients:
@@ -41,7 +43,9 @@ class HostedData:
     def add(self, client: int) -> HostedClient:
         """Loads the data of one more client; returns its numbers of samples. Raises what the constructor raises."""
         data = self._keep(client, _load(self._task, client))
-        self.sizes[client] = HostedClient(client, len(data.train), len(data.test), self._names.get(client, ""))
+        validation = 0 if data.validation is None else len(data.validation)
+        name = self._names.get(client, "")
+        self.sizes[client] = HostedClient(client, len(data.train), len(data.test), name, validation)
         return self.sizes[client]
 
     def of(self, client: int) -> ClientData:
@@ -50,6 +54,12 @@ class HostedData:
             return self._keep(client, _load(self._task, client))
         self._kept[client] = self._kept.pop(client)
         return self._kept[client]
+
+    def part(self, client: int, name: str) -> Part:
+        """One part of the data of a client; TaskError as in `of`, and if the client has no validation part."""
+        part = getattr(self.of(client), name)
+        require(part is not None, f"client {client} has no {name} part", "return it from data() of the task")
+        return part
 
     def _keep(self, client: int, data: ClientData) -> ClientData:
         self._kept[client] = data
@@ -74,7 +84,7 @@ def hosted_ids(task: Task, ids: Iterable[int] | None) -> tuple[int, ...]:
 
 def _nbytes(data: ClientData) -> int:
     """Bytes of the arrays in memory; data sets and memory maps read their samples from where they are."""
-    parts = [part for part in (data.train, data.test) if isinstance(part, Split)]
+    parts = [part for part in (data.train, data.test, data.validation) if isinstance(part, Split)]
     found = [leaf for part in parts for leaf in leaves((part.x, part.y))]
     return sum(leaf.nbytes for leaf in found if not in_file(leaf))
 
@@ -89,19 +99,24 @@ def _load(task: Task, client: int) -> ClientData:
     data = guarded(lambda: task.data(client), f"data({client})")
     if not isinstance(data, ClientData):
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
-    for name, part in (("train", data.train), ("test", data.test)):
+    parts = {
+        TRAIN: data.train,
+        TEST: data.test,
+        **({VALIDATION: data.validation} if data.validation is not None else {}),
+    }
+    for name, part in parts.items():
         is_data_set = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, _NO_DATA_SETS)
         if not isinstance(part, Split) and not is_data_set:
             raise TaskError(
                 f"{named}'s {name} is a {type(part).__name__}",
-                "return ClientData with two Split, or two data sets with len() and samples by number",
+                "return ClientData with a Split for each part, or a data set with len() and samples by number",
             )
     require(
         len(data.train),
         f"{named} has no training samples",
         "leave it out of --clients, or change the partition",
     )
-    return ClientData(*(_usable(part, task, client, named) for part in (data.train, data.test)))
+    return ClientData(**{name: _usable(part, task, client, named) for name, part in parts.items()})
 
 
 def _usable(part: Any, task: Task, client: int, named: str) -> Any:

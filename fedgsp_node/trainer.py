@@ -15,6 +15,7 @@ from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.hosted_data import TRAIN
 from fedgsp_node.learned import Learned
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
@@ -141,7 +142,7 @@ class Trainer:
     async def _accuracy(self, client: int, trained: Weights) -> float:
         """The accuracy of a trained model on the client's training part, at least that of a guess."""
         clients = self._clients
-        counts = await self._slot.run(lambda control: clients.evaluate(client, trained, control, training_part=True))
+        counts = await self._slot.run(lambda control: clients.evaluate(client, trained, control, part=TRAIN))
         if not counts.judged:
             raise OrderError(Failure(FailureCode.TASK_RAISED, "the task has no accuracy"))
         return max(counts.correct / counts.judged, 1 / max(1, clients.task.num_classes))

@@ -35,6 +35,7 @@ from fedgsp_node.clients import Clients
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
+from fedgsp_node.hosted_data import TEST, TRAIN, VALIDATION
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
@@ -144,7 +145,7 @@ class Worker:
             personalised_in = order.key.round if work.personalised and order.key is not None else None
             counts = await self._slot.run(
                 lambda control: self._clients.evaluate(
-                    order.client, weights, control, work.settings, work.training_part, personalised_in
+                    order.client, weights, control, work.settings, _part_of(work), personalised_in
                 )
             )
         if work.compared_with:
@@ -168,6 +169,10 @@ class Worker:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
         made = await publish(self._store, work.produces, weights)
         return dataclasses.replace(made, source=Source(SourceKind.LOCAL, ""))
+
+
+def _part_of(work: Evaluate) -> str:
+    return TRAIN if work.training_part else VALIDATION if work.validation_part else TEST
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:

@@ -17,6 +17,7 @@ from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
+from fedgsp.settings.run_files import BEST
 from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
 from top_server.grouping import GROUPINGS
@@ -158,6 +159,13 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices,
         f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
         f"use scheme {' or '.join(rows)}",
+    )
+    training = TRAININGS[scheme.training]
+    yield (
+        config.keep_models == BEST and (scheme.without_head or training.keeps_head or training.keeps_personal),
+        f"--keep-models best: in scheme {config.scheme} clients keep a head or a personal model on their nodes, where"
+        " that of the last round takes the place of that of the best round",
+        "leave it out; --patience can be used",
     )
     # Neither is defined for tensors that a training adds to the model.
     adds = TRAININGS[scheme.training].adds is not None

@@ -1,11 +1,11 @@
-"""The accuracy, loss and metrics of the models on the clients' own test parts."""
+"""The accuracy, loss and metrics of the models on the clients' own test or validation parts."""
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from fedgsp.messages import Evaluated
+from fedgsp.messages import Evaluated, HostedClient
 from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, metric_of, rated
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
@@ -19,9 +19,38 @@ from top_server.run import RunContext
 NOT_FINITE, NOT_REPORTED = "it is not a finite number", "the client did not report it"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the clients' data on which models are evaluated."""
+
+    #: The program that asks for it.
+    program: str
+    #: The number of samples of a client.
+    samples: Callable[[HostedClient], int]
+    #: Whether clients without samples are not asked.
+    optional: bool = False
+    #: In the reason of a missing answer, and before the names of figures in the record.
+    on: str = ""
+    prefix: str = ""
+
+    def of(self, names: Iterable[str]) -> set[str]:
+        """The names of figures on this part."""
+        return {name for name in names if name.startswith(VALIDATION.prefix) == (self is VALIDATION)}
+
+
+TEST = Part(program="evaluate", samples=lambda hosted: hosted.test_samples)
+VALIDATION = Part(
+    program="evaluate-validation",
+    samples=lambda hosted: hosted.validation_samples,
+    optional=True,
+    on=" on validation data",
+    prefix="validation ",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The answers of the clients that have test samples, by ascending client."""
+    """The answers of the clients that have samples of a part, by ascending client."""
 
     #: Client -> its answer, with the model that it would use now.
     of: dict[int, Evaluated]
@@ -115,23 +144,33 @@ def _accuracy(answers: Collection[Evaluated]) -> float | None:
     return sum(right) / sum(one.samples for one in judged)
 
 
-async def evaluate(context: RunContext, progress: Progress, merging: Merging, round_number: int) -> Evaluation | None:
-    """Evaluates every client's model on its own test part; None, and the reason in the journal, without any answer.
+async def evaluate(
+    context: RunContext, progress: Progress, merging: Merging, round_number: int, part: Part = TEST
+) -> Evaluation | None:
+    """Evaluates every client's model on a part of its data; None, and the reason in the journal, without an answer.
+
+    The test part of a client may be empty. Of the clients without a validation part none is asked; if there is no
+    other client, nothing is recorded.
 
     A client whose model nobody trained is left out. If only a part of the clients answered, the evaluation is
     `partial`, since figures over all clients could not be compared with those of other rounds.
     """
     there, slots = context.membership.clients, context.models.slots
-    clients = tuple(client for client in there if not merging.untrained(client, slots))
+    samples = {client: part.samples(hosted) for client, hosted in there.items()}
+    if part.optional and not any(samples.values()):
+        return None
+    clients = tuple(
+        client for client in there if not merging.untrained(client, slots) and (samples[client] or not part.optional)
+    )
     if not clients:
         reason = "no client that is there has a trained model" if there else "no client is there"
         context.journal.record(NotEvaluated(round=round_number, reason=reason))
         return None
     models = {client: merging.of(client, slots) for client in clients}
     if len({held.ref.id for held in models.values()}) == 1:
-        task = GroupTask(0, "evaluate", clients, ((models[clients[0]], 1.0),))
+        task = GroupTask(0, part.program, clients, ((models[clients[0]], 1.0),))
     else:
-        task = GroupTask(0, "evaluate", clients, own_starts=models)
+        task = GroupTask(0, part.program, clients, own_starts=models)
     outcome = await survey(context, progress, round_number, task)
     if context.scheme.after_arrivals == "joined":  # in other schemes all clients train, and a loss is noticed then
         note_lost(context, progress, merging, outcome)
@@ -139,13 +178,13 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
         done.client: done.result
         for done in outcome.done
         # With other samples than it joined with, a client would count more, or less, than it may.
-        if isinstance(done.result, Evaluated) and done.result.samples == there[done.client].test_samples
+        if isinstance(done.result, Evaluated) and done.result.samples == samples[done.client]
     }
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)
     if partial:
         cause = next(iter(outcome.failures), "another answer than was asked for")
-        reason = f"{len(clients) - len(answers)} of {len(clients)} clients gave no answer: {cause}"
+        reason = f"{len(clients) - len(answers)} of {len(clients)} clients gave no answer{part.on}: {cause}"
     else:
         reason = "no client has test samples"
     if partial or not told:
@@ -153,17 +192,18 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
     if not told:
         return None
     found = Evaluation(told, partial, context.membership.scoring)
-    _name_left_out(context, progress, round_number, found)
+    _name_left_out(context, progress, round_number, found, part)
     return found
 
 
-def _name_left_out(context: RunContext, progress: Progress, round_number: int, found: Evaluation) -> None:
+def _name_left_out(context: RunContext, progress: Progress, round_number: int, found: Evaluation, part: Part) -> None:
     """Records which figures of which clients do not count, if they are others than in the evaluation before."""
-    left_out = found.left_out
+    left_out = {f"{part.prefix}{name}": clients for name, clients in found.left_out.items()}
     for name, clients in left_out.items():
         if progress.left_out.get(name) == list(clients):
             continue
         for reason in sorted(set(clients.values())):
             theirs = [client for client in clients if clients[client] == reason]
             context.journal.record(MetricLeftOut(round=round_number, metric=name, clients=theirs, reason=reason))
-    progress.left_out = {name: list(clients) for name, clients in left_out.items()}
+    others = {name: clients for name, clients in progress.left_out.items() if name not in part.of(progress.left_out)}
+    progress.left_out = {**others, **{name: list(clients) for name, clients in left_out.items()}}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from top_server.best import Best
 from top_server.grouping import Plan
 from top_server.models import Held
 from top_server.remembered import kept, remembered, restore_of, saved_of
@@ -40,6 +41,8 @@ class Progress:
     #: For clients that keep a head or a personal model on their node: the round of the first. Written by
     #: `groups.watch`.
     began: dict[int, int] = remembered(int, init=True)
+    #: The best round by validation. Written by `playing`.
+    best: Best = kept(Best, Best.to_json, Best.from_json)
     #: How many of the last rounds, one after the other, trained nobody. Written by `rounds`.
     in_vain: int = kept(int, int, int)
     #: Figure -> the clients that it left out in the last evaluation. Written by `evaluation`.

@@ -11,7 +11,7 @@ import numpy as np
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
-from top_server.evaluation import evaluate
+from top_server.evaluation import VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
 from top_server.groups.run import MOST_TRIES, fresh_trace, run_group, shown
@@ -118,9 +118,10 @@ async def _try(
         await asyncio.gather(*training, return_exceptions=True)
     for outcome in outcomes:  # only now, so that no group is judged by the groups that happened to finish before
         progress.update_lengths.extend(outcome.update_lengths)
-    evaluated = None
+    evaluated = validated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
+        validated = await evaluate(context, progress, merging, number, VALIDATION)
     return context.journal.finish_round(
         row_of(
             context,
@@ -131,6 +132,7 @@ async def _try(
             seconds=time.monotonic() - begin,
             shared=merging.shared,
             histograms=profile.histograms,
+            validated=validated,
         )
     )
 

@@ -29,6 +29,7 @@ from fedgsp.tls import Tls, load
 from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
+from top_server.best import after_row, check_validation, is_last
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
@@ -57,9 +58,11 @@ from top_server.record.events.run import (
     RunResumed,
     RunStarted,
     StateDamaged,
+    StoppedEarly,
 )
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
+from top_server.record.scores import rating_of
 from top_server.record.summary import write_summary
 from top_server.resume import extend, state
 from top_server.resume.audit import opened
@@ -162,6 +165,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
+                check_validation(config, membership.clients.values())
             await probed.give_way(lambda: managers.addresses)
             if resumed:
                 manager_ports.check(config, scheme, len(membership.clients))
@@ -251,16 +255,23 @@ async def _play(
             context.models.apply(merging.prepare(context.models.slots))
             await state.save(context, progress, merging, profile, directory, 0, {})
         interrupted = resumed.interrupted if resumed else None
-        for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
+        number = resumed.round if resumed else 0
+        while not is_last(config, progress.best, number):
+            number += 1
             context.door.reach(context.run_id, number)
-            await rounds.play(context, progress, merging, profile, number, interrupted)
+            row = await rounds.play(context, progress, merging, profile, number, interrupted)
+            progress.best = after_row(progress.best, row, config.evaluate_every)
             context.audit.seal(context.run_id, number)
-            files = await checkpoints.save(context, progress, merging, directory.models, number)
-            if number < config.rounds or config.keep_state == BEYOND:
+            last = is_last(config, progress.best, number)
+            files = await checkpoints.save(context, progress, merging, directory.models, number, last)
+            if not last or config.keep_state == BEYOND:
                 await state.save(context, progress, merging, profile, directory, number, files)
     finally:
         profile.close()
-    write_summary(directory, context.journal, names_of(membership.hellos), resumed.ends if resumed else ())
+    if number < config.rounds:
+        context.journal.record(StoppedEarly(round=number, best=progress.best.round))
+    names, ends = names_of(membership.hellos), resumed.ends if resumed else ()
+    write_summary(directory, context.journal, names, progress.best, ends)
     return read_lines(directory.history)[-1]
 
 

@@ -96,6 +96,8 @@ class HostedClient:
     test_samples: int
     #: What people call the client, such as the name of a hospital. Empty: it has a number alone.
     name: str = ""
+    #: Samples that choose the best model and the end of a run. 0: the client has none.
+    validation_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The weights that an order starts from.
-
-    The node tries the sources in their order and uses the first that delivers.
+    """The weights that an order starts from. The node tries the sources in their order and uses the first that
+    delivers.
     """
 
     model_id: str
@@ -97,8 +96,8 @@ class Reveal:
     The update is g = (w_start - w_after) / learning rate, over the trainable parameters.
     """
 
-    #: "exact" (the whole update), "layer:PREFIX" (the tensors with this prefix) or "sketch:BYTES" (a random projection
-    #: of this size).
+    #: "exact" (all of it), "layer:PREFIX" (tensors with this prefix) or "sketch:BYTES" (a random projection of this
+    #: size).
     view: str
     #: The classifier head is left out.
     without_head: bool = False
@@ -142,9 +141,8 @@ class OptimizerSettings:
     accumulate: int = 0
     #: Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights.
     precision: str = ""
-    #: Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left,
-    #: which stays on the node. "relayed": from the state that came with the model, and which leaves with the trained
-    #: model.
+    #: Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left on
+    #: the node. "relayed": from the state that came with the model, and which leaves with the trained model.
     state: str = ""
 
 
@@ -159,10 +157,12 @@ class Evaluate:
     compared_with: str = ""
     #: Settings for `personalised`, which may need training steps.
     settings: TrainingSettings | None = None
-    #: Evaluate what the training algorithm makes of the model for this client in place of the model itself.
+    #: Evaluate what the training algorithm makes of the model for this client.
     personalised: bool = False
     #: Compute `squared_distance` alone.
     only_compare: bool = False
+    #: Evaluate on the client's validation part in place of its test part.
+    validation_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class SendUp:
     model_id: str
     #: The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it.
     earlier: bool = False
-    #: Identifies the manager's machine. A node on the same machine may offer a window. Empty: offer none.
+    #: Identifies the manager's machine: a node on it may offer a window. Empty: offer none.
     machine: str = ""
     #: The ticket by which the node may upload the model.
     ticket: bytes = b""

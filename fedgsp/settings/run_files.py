@@ -7,6 +7,8 @@ from fedgsp.settings.fields import setting
 from fedgsp.settings.identities import FederationSettings
 
 TRAINING, RECORD = "Training", "Record"
+#: Which models are kept.
+LAST, BEST, ALL = "last", "best", "all"
 #: How long the state of a run is kept: until the run is finished, or beyond its end.
 UNTIL_FINISHED, BEYOND = "until-finished", "beyond"
 
@@ -30,8 +32,19 @@ class RunFiles(FederationSettings):
         metavar="DIRECTORY",
         panel=RECORD,
     )
+    patience: int | None = setting(
+        None,
+        "end the run after so many evaluations in a row without a better validation score",
+        least=1,
+        metavar="EVALUATIONS",
+        panel=TRAINING,
+    )
     keep_models: str = setting(
-        "last", "keep the models of the last round, or of all rounds", choices=("last", "all"), panel=RECORD
+        LAST,
+        "keep the models of the last round (last), beside them those of the round with the best validation score "
+        "(best), or those of all rounds (all)",
+        choices=(LAST, BEST, ALL),
+        panel=RECORD,
     )
     keep_state: str = setting(
         BEYOND,
@@ -39,3 +52,8 @@ class RunFiles(FederationSettings):
         choices=(UNTIL_FINISHED, BEYOND),
         panel=RECORD,
     )
+
+    @property
+    def validates(self) -> bool:
+        """Whether validation scores decide something in the run."""
+        return self.patience is not None or self.keep_models == BEST

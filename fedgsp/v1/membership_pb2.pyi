@@ -270,11 +270,14 @@ class HostedClient(_message.Message):
     TRAIN_SAMPLES_FIELD_NUMBER: _builtins.int
     TEST_SAMPLES_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    VALIDATION_SAMPLES_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     train_samples: _builtins.int
     test_samples: _builtins.int
     name: _builtins.str
     """What people call the client, such as the name of a hospital. Empty: it has a number alone."""
+    validation_samples: _builtins.int
+    """Samples that choose the best model and the end of a run. 0: the client has none."""
     def __init__(
         self,
         *,
@@ -282,10 +285,11 @@ class HostedClient(_message.Message):
         train_samples: _builtins.int = ...,
         test_samples: _builtins.int = ...,
         name: _builtins.str = ...,
+        validation_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "name", b"name", "test_samples", b"test_samples", "train_samples", b"train_samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "name", b"name", "test_samples", b"test_samples", "train_samples", b"train_samples", "validation_samples", b"validation_samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

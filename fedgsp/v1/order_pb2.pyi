@@ -129,10 +129,7 @@ Global___Order: _TypeAlias = Order  # noqa: Y015
 
 @_typing.final
 class Start(_message.Message):
-    """The weights that an order starts from.
-
-    The node tries the sources in their order and uses the first that delivers.
-    """
+    """The weights that an order starts from. The node tries the sources in their order and uses the first that delivers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -293,9 +290,7 @@ class Reveal(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
     view: _builtins.str
-    """"exact" (the whole update), "layer:PREFIX" (the tensors with this prefix) or "sketch:BYTES" (a random projection of
-    this size).
-    """
+    """"exact" (all of it), "layer:PREFIX" (tensors with this prefix) or "sketch:BYTES" (a random projection of this size)."""
     without_head: _builtins.bool
     """The classifier head is left out."""
     def __init__(
@@ -450,8 +445,8 @@ class OptimizerSettings(_message.Message):
     precision: _builtins.str
     """Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights."""
     state: _builtins.str
-    """Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left, which
-    stays on the node. "relayed": from the state that came with the model, and which leaves with the trained model.
+    """Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left on the
+    node. "relayed": from the state that came with the model, and which leaves with the trained model.
     """
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -491,14 +486,17 @@ class Evaluate(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     PERSONALISED_FIELD_NUMBER: _builtins.int
     ONLY_COMPARE_FIELD_NUMBER: _builtins.int
+    VALIDATION_PART_FIELD_NUMBER: _builtins.int
     training_part: _builtins.bool
     """Evaluate on the client's training part in place of its test part."""
     compared_with: _builtins.str
     """Id of a model on this node to which `squared_distance` is measured. Empty: no comparison."""
     personalised: _builtins.bool
-    """Evaluate what the training algorithm makes of the model for this client in place of the model itself."""
+    """Evaluate what the training algorithm makes of the model for this client."""
     only_compare: _builtins.bool
     """Compute `squared_distance` alone."""
+    validation_part: _builtins.bool
+    """Evaluate on the client's validation part in place of its test part."""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -514,10 +512,11 @@ class Evaluate(_message.Message):
         settings: Global___TrainingSettings | None = ...,
         personalised: _builtins.bool = ...,
         only_compare: _builtins.bool = ...,
+        validation_part: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_with", b"compared_with", "only_compare", b"only_compare", "personalised", b"personalised", "settings", b"settings", "start", b"start", "training_part", b"training_part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_with", b"compared_with", "only_compare", b"only_compare", "personalised", b"personalised", "settings", b"settings", "start", b"start", "training_part", b"training_part", "validation_part", b"validation_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -675,7 +674,7 @@ class SendUp(_message.Message):
     earlier: _builtins.bool
     """The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it."""
     machine: _builtins.str
-    """Identifies the manager's machine. A node on the same machine may offer a window. Empty: offer none."""
+    """Identifies the manager's machine: a node on it may offer a window. Empty: offer none."""
     ticket: _builtins.bytes
     """The ticket by which the node may upload the model."""
     def __init__(

@@ -73,11 +73,26 @@ class Dealt:
     rows: list[tuple[Indices, Indices]]
     #: Gets a client and its samples, and returns the samples as a shift changes them.
     change: Callable[[int, Split], Split] | None = None
+    #: Share of the training samples of each client that are for validation.
+    validation_share: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.validation_share < 1,
+            f"validation_share is {self.validation_share}",
+            "give a number from 0 to below 1, for example 0.2",
+        )
 
     def client(self, client: int, scaled: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
         """The samples of one client. `scaled` converts the inputs for the model, then the shift is applied."""
-        parts = []
-        for samples, rows in zip((self.train, self.test), self.rows[client], strict=True):
+        parts, (train_rows, test_rows) = [], self.rows[client]
+        held: list[tuple[Split | Joined, Indices]] = []
+        if self.validation_share:
+            rng = stream(self.seed, "validation-part", client)
+            train, validation = hold_out(self.train.y[train_rows], self.validation_share, rng)
+            held, train_rows = [(self.train, train_rows[validation])], train_rows[train]
+        for samples, rows in ((self.train, train_rows), (self.test, test_rows), *held):
             x = samples.rows(rows) if isinstance(samples, Joined) else rows_of(samples.x, rows)
             own = Split(scaled(x), samples.y[rows])
             parts.append(own if self.change is None else self.change(client, own))

@@ -1,5 +1,7 @@
 """The task digits: 1,797 images of 8 x 8 pixels that scikit-learn contains, so nothing is downloaded."""
 
+from dataclasses import replace
+
 import numpy as np
 from torch import nn
 
@@ -29,6 +31,7 @@ class Digits(DealtTask):
         shards: int | None = None,
         test_share: float | None = None,
         decay: float | None = None,
+        validation_share: float = 0.0,
         seed: int = 0,
     ) -> None:
         numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
@@ -37,14 +40,15 @@ class Digits(DealtTask):
         if partition in SHIFTS:
             # With the decays of the papers, small clients would have no samples, because there are few digits.
             options = {**numbers, "test_share": test_share, "decay": 2.0 if decay is None else decay}
-            self._dealt = deal_shifted(samples, self.num_classes, partition, clients, options, seed)
+            dealt = deal_shifted(samples, self.num_classes, partition, clients, options, seed)
         else:
             numbers["decay"] = decay
             parts = partition_indices(
                 partition, samples.y, 24 if clients is None else clients, stream(seed, "partition"), numbers, SHIFTS
             )
             test_share = 0.2 if test_share is None else test_share
-            self._dealt = Dealt(samples, samples, own_rows(samples.y, parts, test_share, seed))
+            dealt = Dealt(samples, samples, own_rows(samples.y, parts, test_share, seed))
+        self._dealt = replace(dealt, validation_share=validation_share, seed=seed)
 
     def model(self) -> nn.Module:
         """A CNN with two convolutions and 10,026 parameters."""

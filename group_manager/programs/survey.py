@@ -94,10 +94,13 @@ def _evaluation(
     compared_with: str = "",
     personalised: bool = False,
     only_compare: bool = False,
+    validation_part: bool = False,
 ) -> Evaluate:
     """Evaluates a member's start, or that of the group."""
     start = group.given_start(member, keep=True)
-    return Evaluate(start, training_part, compared_with, group.request.training, personalised, only_compare)
+    return Evaluate(
+        start, training_part, compared_with, group.request.training, personalised, only_compare, validation_part
+    )
 
 
 def _comparison(group: Group, member: Member, only_compare: bool = False) -> Evaluate | None:
@@ -116,4 +119,5 @@ QUESTIONS: dict[str, Callable[[Group, Member], Work | None]] = {
     # The model that the run's training makes of the start, on the member's test data.
     "evaluate": partial(_evaluation, training_part=False, personalised=True),
     "evaluate-training": _evaluation,
+    "evaluate-validation": partial(_evaluation, training_part=False, validation_part=True, personalised=True),
 }

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
 import pytest
 
-from fedgsp.errors import RunError
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp_node import server as node_server
-from tests.support.cluster import Finished, nodes, play, settings
+from tests.support.cluster import nodes, play, settings
+from tests.support.extended import extended
 from tests.support.managers_here import managers_here
 from tests.support.processes import assert_gone, program, resumed, top_server
-from top_server import audit, server
+from top_server import audit
 from top_server.record.directory import RunDirectory, write_config
 from top_server.record.history import read_lines
-from top_server.record.journal import Journal, Line
 from top_server.record.model_files import load as load_model
-from top_server.resume import find as resuming
 from top_server.resume import state
 
 CLIENTS = 6
@@ -64,34 +59,6 @@ def alone(folder: Path | None) -> list[NodeSettings]:
     """One node: several in one process would share the state of torch's random numbers."""
     (node,) = nodes(range(CLIENTS), clients=str(CLIENTS))
     return [dataclasses.replace(node, state_dir=folder)]
-
-
-async def extended(directory: RunDirectory, rounds: int, hosts: Sequence[NodeSettings]) -> Finished:
-    """What `top-server --extend` does, with nodes of this process."""
-    found = resuming.find(directory, extends=True)
-    config = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path, rounds=rounds)
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    events: list[Line] = []
-
-    def watch(event: Line) -> None:
-        events.append(event)
-        if event["event"] == "listening":
-            listening.set_result(event["address"])
-
-    async def host(node: NodeSettings) -> None:
-        with_address = dataclasses.replace(node, top_server=await listening)
-        try:
-            await node_server.run(with_address)
-        except RunError:
-            await asyncio.wait([leading])
-
-    with Journal(directory) as journal:
-        journal.subscribe(watch)
-        async with asyncio.TaskGroup() as group:
-            leading = group.create_task(server.run(config, journal, server.credentials(config), found))
-            for node in hosts:
-                group.create_task(host(node))
-    return Finished(directory, read_lines(directory.history), events)
 
 
 @pytest.mark.timeout(120)

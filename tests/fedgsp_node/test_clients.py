@@ -143,7 +143,7 @@ def test_read_only_data_can_be_trained_on() -> None:
 def test_the_training_part_is_evaluated_if_asked() -> None:
     clients = Clients(Blobs(), None)
     weights = clients.initial_weights(0)
-    assert clients.evaluate(2, weights, Control(), training_part=True).samples == 12
+    assert clients.evaluate(2, weights, Control(), part="train").samples == 12
     assert clients.evaluate(2, weights, Control()).samples == 5
 
 
@@ -153,7 +153,7 @@ def test_further_figures_are_those_of_the_task_over_all_outputs_at_once() -> Non
             return {"rows": len(outputs), "ones": int((targets == 1).sum())}
 
     evaluated = Clients(Counting(), None).evaluate(
-        2, Clients(Blobs(), None).initial_weights(0), Control(), training_part=True
+        2, Clients(Blobs(), None).initial_weights(0), Control(), part="train"
     )
     assert evaluated.metrics == {"rows": 12.0, "ones": float((Blobs().data(2).train.y == 1).sum())}
     assert Clients(Blobs(), None).evaluate(2, Clients(Blobs(), None).initial_weights(0), Control()).metrics == {}
@@ -374,3 +374,17 @@ def test_an_error_of_the_tasks_own_kind_passes() -> None:
 
     with pytest.raises(DataError, match=r"x\.npz is missing; download it"):
         Clients(Missing(), None)
+
+
+def test_the_validation_part_is_evaluated_if_asked() -> None:
+    class Validated(Blobs):
+        def data(self, client: int) -> ClientData:
+            data = super().data(client)
+            return ClientData(data.train, data.test, data.train)
+
+    clients = Clients(Validated(), None)
+    weights = clients.initial_weights(0)
+    found = clients.evaluate(2, weights, Control(), part="validation")
+    assert found == clients.evaluate(2, weights, Control(), part="train")
+    with pytest.raises(OrderError, match="client 2 has no validation part"):
+        Clients(Blobs(), None).evaluate(2, weights, Control(), part="validation")

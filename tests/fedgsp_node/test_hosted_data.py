@@ -186,3 +186,24 @@ def test_masked_values_are_refused_with_the_remedy(name: str) -> None:
 
 def test_a_masked_array_without_masked_values_is_taken() -> None:
     assert (HostedData(Given(np.ma.masked_less(ROWS, 0), ZEROS), [1]).of(1).train.x == ROWS).all()
+
+
+class Validated(Labelled):
+    def __init__(self, validation: Any) -> None:
+        super().__init__(ZEROS)
+        self.validation = validation
+
+    def data(self, client: int) -> ClientData:
+        data = super().data(client)
+        return ClientData(data.train, data.test, self.validation)
+
+
+def test_a_validation_part_is_checked_and_counted_as_the_other_parts() -> None:
+    data = HostedData(Validated(Split(np.zeros((2, 3)), np.zeros(2, np.int32))), [1])
+    assert data.sizes[1].validation_samples == 2
+    assert data.part(1, "validation").y.dtype == np.int64
+    assert HostedData(Labelled(ZEROS), [1]).sizes[1].validation_samples == 0
+    with pytest.raises(TaskError, match="client 1's validation is a list"):
+        HostedData(Validated([1, 2]), [1])
+    with pytest.raises(TaskError, match="client 1 has no validation part"):
+        HostedData(Labelled(ZEROS), [1]).part(1, "validation")

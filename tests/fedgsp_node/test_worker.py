@@ -64,7 +64,7 @@ async def test_a_training_order_keeps_its_result_and_says_what_it_took() -> None
 async def test_a_training_order_may_ask_how_accurate_the_trained_model_is_on_its_samples() -> None:
     async with node() as n:
         result = await n.do(dataclasses.replace(training("start", "end"), measure_accuracy=True), client=2)
-        judged = n.clients.evaluate(2, await n.store.get("end"), Control(), training_part=True)
+        judged = n.clients.evaluate(2, await n.store.get("end"), Control(), part="train")
         guess = 1 / n.clients.task.num_classes
         assert result.train_accuracy == max(judged.correct / judged.samples, guess)
         assert (await n.do(training("start", "other"), client=2)).train_accuracy == 0

@@ -8,7 +8,8 @@ import pytest
 from fedgsp.messages import Described, Evaluated, MemberDone, Result
 from fedgsp.scoring import MOST_METRICS, Scoring
 from tests.support.surveyed import surveyed
-from top_server.evaluation import NOT_FINITE, NOT_REPORTED, Evaluation, evaluate
+from top_server.evaluation import NOT_FINITE, NOT_REPORTED, TEST, VALIDATION, Evaluation, evaluate
+from top_server.groups.task import GroupOutcome, GroupTask
 
 TWO = {0: Evaluated(3, 4, 2.0, judged=4, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0, judged=12)}
 
@@ -104,3 +105,47 @@ async def test_clients_that_are_left_out_are_named_until_they_are_others(monkeyp
         (3, "auc", [0, 1]),
         (5, "auc", [0]),
     ]
+
+
+async def test_only_clients_with_a_validation_part_are_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with surveyed(monkeypatch, 2, "weighted-mean") as surveys:
+        play = surveys.stage
+        assert await evaluate(play.context, play.progress, play.merging, 1, VALIDATION) is None
+        assert not play.journal.of_kind("not_evaluated")
+        clients = play.context.membership._clients
+        hosted, node = clients[1]
+        clients[1] = dataclasses.replace(hosted, validation_samples=3), node
+        asked: list[tuple[int, ...]] = []
+
+        def answer(task: GroupTask) -> GroupOutcome:
+            asked.append(task.clients)
+            return surveys.outcome(task, done=(MemberDone(1, 0, Evaluated(2, 3, 1.5, judged=3)),))
+
+        surveys.answers["evaluate-validation"] = answer
+        found = await evaluate(play.context, play.progress, play.merging, 1, VALIDATION)
+        assert found is not None
+        assert (asked, found.score, found.partial) == ([(1,)], 2 / 3, False)
+        # with other samples than it joined with, it gave no answer
+        surveys.answers["evaluate-validation"] = lambda task: surveys.outcome(
+            task, done=(MemberDone(1, 0, Evaluated(5, 5, 1.5, judged=5)),)
+        )
+        assert await evaluate(play.context, play.progress, play.merging, 2, VALIDATION) is None
+        (told,) = play.journal.of_kind("not_evaluated")
+        assert told["reason"].startswith("1 of 1 clients gave no answer on validation data")
+
+
+async def test_figures_of_validation_data_that_do_not_count_are_named_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with surveyed(monkeypatch, 1, "weighted-mean") as surveys:
+        play = surveys.stage
+        clients = play.context.membership._clients
+        clients[0] = dataclasses.replace(clients[0][0], validation_samples=3), clients[0][1]
+        nan = {"mae": float("nan")}
+        for program, samples in (("evaluate", 5), ("evaluate-validation", 3)):
+            one = Evaluated(1, samples, 1.0, judged=samples, metrics=nan)
+            surveys.answers[program] = functools.partial(surveys.outcome, done=(MemberDone(0, 0, one),))
+        for number in (1, 2):  # each is named once
+            for part in (TEST, VALIDATION):
+                await evaluate(play.context, play.progress, play.merging, number, part)
+        assert [event["metric"] for event in play.journal.of_kind("metric_left_out")] == ["mae", "validation mae"]

@@ -59,11 +59,11 @@ class Node:
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | Revoked | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
-    #: Training and test samples of all its clients.
+    #: Samples of all its clients.
     samples: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.samples = sum(hosted.train_samples + hosted.test_samples for hosted in self.hello.clients)
+        self.samples = sum(one.train_samples + one.test_samples + one.validation_samples for one in self.hello.clients)
 
 
 class Membership:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, Results
 from fedgsp.relayed_state import without_state
+from fedgsp.settings.run_files import ALL, BEST
 from fedgsp.weights import Weights
 from top_server.grouping.request import listed
 from top_server.groups.run import survey
@@ -22,11 +23,14 @@ from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
+#: How the names of files begin: of the round with the best validation score, and of the last round.
+_BEST, _FINAL = "best", "final"
+
 
 async def save(
-    context: RunContext, progress: Progress, merging: Merging, folder: Path, number: int
+    context: RunContext, progress: Progress, merging: Merging, folder: Path, number: int, last: bool
 ) -> dict[str, Path]:
-    """Saves the models held here; after the last round also the models that nodes hold for their clients.
+    """Saves the models held here; after the last and the best round also the models that nodes hold for their clients.
 
     A model that nobody trained is not saved, and no state of an optimiser. Returns the files of models that are saved
     whole, by the ids of the models.
@@ -41,10 +45,11 @@ async def save(
             by_model[merging.of(client, holdings.slots)].append(client)
     if not by_model and merging.shared:
         by_model[merging.of(0, holdings.slots)] = []  # all clients have gone, and the model is there
-    last = number == config.rounds
-    names = [f"round-{number:04d}", *(["final"] if last else [])]
-    collected = await _collect(context, progress, number, by_model) if last else {}
+    best = config.keep_models == BEST and progress.best.round == number
+    names = [f"round-{number:04d}", *([_BEST] if best else []), *([_FINAL] if last else [])]
+    collected = await _collect(context, progress, number, by_model) if last or best else {}
     files: dict[Held, Path] = {}
+    written: set[Path] = set()
     whole: dict[str, Path] = {}
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else context.models.weights(held)
@@ -58,15 +63,17 @@ async def save(
         arrays = {spec.name: weights.arrays[spec.name] for spec in model}
         for name in names:
             files[held] = folder / f"{name}{label}.safetensors"
+            written.add(files[held])
             await asyncio.to_thread(model_files.save, files[held], arrays, origin)
         if len(model) == len(weights.tensors):
             whole[held.ref.id] = files[held]
     if last and by_model and not files:
         raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
-    if config.keep_models == "last" and files:
-        await asyncio.to_thread(_prune, folder, "round-*.safetensors", files.values())
-    if last:  # a run that was extended had other groups
-        await asyncio.to_thread(_prune, folder, "final*.safetensors", files.values())
+    if config.keep_models != ALL and files:
+        newest = set() if last else written  # after the last round they have other names
+        await asyncio.to_thread(_prune, folder, "round-*.safetensors", newest)
+    for name in names[1:]:  # there may have been other groups before
+        await asyncio.to_thread(_prune, folder, f"{name}*.safetensors", written)
     if last and untrained:
         for client, reason in untrained.items():
             context.journal.record(ModelNotSaved(client=client, reason=reason))

@@ -34,10 +34,12 @@ def row_of(
     seconds: float,
     shared: bool,
     histograms: Mapping[int, tuple[int, ...]],
+    validated: Evaluation | None = None,
 ) -> RoundFinished:
     """The row of round `number`.
 
-    `shared` says whether all clients have the same model; `histograms` are the class histograms that clients told.
+    `evaluated` and `validated` are the evaluations on test and on validation data. `shared` says whether all clients
+    have the same model; `histograms` are the class histograms that clients told.
     """
     costs = _costs(context, teams)
     moved = sum((outcome.moved for outcome in outcomes), Moved())
@@ -57,11 +59,12 @@ def row_of(
         t_comm_s=costs.t_comm_s(),
         d_comm_bytes=costs.d_comm_bytes(),
         partition=teams.plan.groups if each else ABSENT,
-        **(_served(context, evaluated, each) if evaluated is not None else {}),
+        **(_served(evaluated, each) | _gains(context, evaluated) if evaluated is not None else {}),
+        validation=_served(validated, each) if validated is not None else ABSENT,
     )
 
 
-def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str, Any]:
+def _served(evaluated: Evaluation, each: bool) -> dict[str, Any]:
     """Accuracy, loss, metrics and score over all clients; with `each`, of every client too."""
     found: dict[str, Any] = {**evaluated.overall, "clients_evaluated": len(evaluated.of)}
     by_accuracy = evaluated.scoring.score == ACCURACY
@@ -75,9 +78,13 @@ def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str,
         }
     if evaluated.metrics:
         found |= {"metrics": evaluated.combined, "metrics_per_client": evaluated.metrics}
-    if context.alone is not None:
-        found["ipr"], found["rsd"] = gains(evaluated.score_per_client, context.alone) or (None, None)
     return found
+
+
+def _gains(context: RunContext, evaluated: Evaluation) -> dict[str, float | None]:
+    if context.alone is None:
+        return {}
+    return dict(zip(("ipr", "rsd"), gains(evaluated.score_per_client, context.alone) or (None, None), strict=True))
 
 
 def _cpd(histograms: Mapping[int, tuple[int, ...]], plan: Plan) -> float | None:
@@ -178,6 +185,8 @@ def summarise(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str] | None
     found |= {"last": {}, "best": {}}
     for name, per_client in (("last", told[-1]), ("best", best)) if told else ():
         found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
+    if told:
+        found["best"]["chosen_by"] = f"test {rated_by}"
     found["last"]["round"] = end.get("round")
     found["last"].update({name: end[name] for name in ("ipr", "rsd") if end.get(name) is not None})
     if end.get("metrics_per_client"):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from fedgsp.errors import not_written
+from top_server.best import Best, chosen_by_validation
 from top_server.record.directory import RunDirectory
 from top_server.record.events.base import ABSENT
 from top_server.record.events.run import ClientsServed
@@ -15,14 +16,20 @@ _SPREAD = ("mean", "std", "min", "max")
 
 
 def write_summary(
-    directory: RunDirectory, journal: Journal, names: Mapping[int, str], ends: Sequence[int] = ()
+    directory: RunDirectory,
+    journal: Journal,
+    names: Mapping[int, str],
+    best: Best | None = None,
+    ends: Sequence[int] = (),
 ) -> None:
-    """Writes the summary of the history, if that has figures of clients; `names` are what people call them.
+    """Writes the summary of the history, if that has figures of clients, or validation has chosen the `best` round.
 
-    `ends` are the numbers of rounds after which the run was finished, and then extended. Raises RunError if the disk is full.
+    `names` are what people call clients, and `ends` the numbers of rounds after which the run was finished and then
+    extended. Raises RunError if the disk is full.
     """
-    summary = summarise(read_lines(directory.history), names)
-    if summary is None:
+    rows = read_lines(directory.history)
+    summary = {**(summarise(rows, names) or {}), **chosen_by_validation(rows, best or Best())}
+    if not summary:
         return
     if ends:
         summary["extended_after"] = list(ends)
@@ -30,5 +37,5 @@ def write_summary(
         directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise not_written(directory.summary, error) from error
-    if spread := {name: summary["last"][name] for name in _SPREAD if name in summary["last"]}:
+    if spread := {name: summary["last"][name] for name in _SPREAD if name in summary.get("last", {})}:
         journal.record(ClientsServed(**spread, scored_by=summary.get("scored_by", ABSENT)))

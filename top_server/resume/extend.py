@@ -32,6 +32,11 @@ def check(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> None:
 
 def _refusals(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> Iterator[tuple[bool, str, str]]:
     yield rounds <= done, f"--rounds is {rounds}, and the run has {done} rounds", "give the number of all rounds"
+    yield (
+        done < config.rounds,
+        f"the run ended early after round {done} (--patience {config.patience}), and so would a longer one",
+        "start a run with a larger --patience",
+    )
     horizon = plan(config.schedule, config.schedule_option).horizon
     yield (
         horizon is not None and rounds > horizon,

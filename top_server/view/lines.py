@@ -174,6 +174,7 @@ _LINES: dict[str, str] = {
     "update_missing": "the update of client {client} is missing: {reason}",
     "model_lost": "the model of client {client} is lost: {reason}",
     "model_not_saved": "the model of client {client} was not saved: {reason}",
+    "stopped_early": "the run ends after round {round}: no validation score was better than that of round {best}",
     "clients_served": "{scored_by} over the clients: mean {mean}, deviation {std}, from {min} to {max}",
     "round_finished": "round {round}: {sampled_groups} of {groups_counted}, {clients_trained_counted}, "
     "{figures}, {seconds} s, {bytes}",

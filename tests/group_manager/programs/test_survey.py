@@ -116,15 +116,19 @@ async def test_if_nobody_can_make_weights_the_last_reason_is_given() -> None:
         assert set(play.skipped) == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("program", "training_part"), [("evaluate", False), ("evaluate-training", True)])
-async def test_members_are_told_the_part_of_their_data_and_the_runs_seed(program: str, training_part: bool) -> None:
+@pytest.mark.parametrize(
+    ("program", "part"),
+    [("evaluate", (False, False)), ("evaluate-training", (True, False)), ("evaluate-validation", (False, True))],
+)
+async def test_members_are_told_the_part_of_their_data_and_the_runs_seed(
+    program: str, part: tuple[bool, bool]
+) -> None:
     async with scene() as play:
         await play.run(TWO_NODES, program, training=TrainingSettings("sgd", 1, 5, 0.01, 77))
         asked = [order.work for order in orders(play) if isinstance(order.work, Evaluate)]
         # a client without a head of its own yet makes one from the seed
-        assert [(work.training_part, work.settings and work.settings.seed) for work in asked] == [
-            (training_part, 77)
-        ] * 3
+        told = [(work.training_part, work.validation_part, work.settings and work.settings.seed) for work in asked]
+        assert told == [(*part, 77)] * 3
 
 
 async def test_members_are_evaluated_on_their_own_models_where_they_have_some() -> None:

@@ -27,9 +27,8 @@ from top_server.record.journal import Journal
 OTHERS: dict[str, Any] = {
     "task": "femnist",
     "task_option": {"clients": "9"},
-    "seed": 1,
-    "rounds": 21,
-    **{"local_epochs": 2, "batch_size": 6, "learning_rate": 0.02},
+    "initial_model": Path("start.safetensors"),
+    **{"seed": 1, "rounds": 21, "local_epochs": 2, "batch_size": 6, "learning_rate": 0.02},
     "learning_rate_decay": 0.9,
     **{"schedule": "step", "schedule_option": {"warmup": "2"}, "clip_norm": 1.5, "accumulate": 2},
     **{"local_schedule": "cosine", "local_schedule_option": {"warmup": "3"}},
@@ -76,7 +75,8 @@ def test_a_local_run_has_the_settings_of_the_run_that_can_be_compared(tmp_path: 
     }
     run = config(tmp_path, **OTHERS, **PROCESS, **own, evaluate_every=3)
     alone = settings(run)
-    assert alone == RunConfig(scheme="independent", run_dir=tmp_path / "alone", evaluate_every=3, **OTHERS, **PROCESS)
+    files: dict[str, Any] = {"run_dir": tmp_path / "alone", "keep_state": "until-finished"}
+    assert alone == RunConfig(scheme="independent", evaluate_every=3, **files, **OTHERS, **PROCESS)
     assert set(OTHERS) == set(SAME) <= set(described(RunConfig))
 
 

@@ -10,6 +10,7 @@ from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
 from tests.support.staged import START, Stage, stage
 from tests.support.surveyed import surveyed
+from top_server.best import Best
 from top_server.record.checkpoints import save
 from top_server.record.model_files import load
 
@@ -22,6 +23,11 @@ def saved(directory: Path) -> dict[str, tuple[float, tuple[int, ...]]]:
     return found
 
 
+async def saved_after(play: Stage, folder: Path, number: int) -> None:
+    last = number == play.context.config.rounds
+    await save(play.context, play.progress, play.merging, folder, number, last)
+
+
 async def everybody_leaves(play: Stage) -> None:
     (node,) = play.context.membership._nodes.values()
     await play.context.membership.leave(node, "gone")
@@ -32,20 +38,20 @@ async def test_a_model_per_group_names_its_clients_also_when_they_have_gone(tmp_
     async with stage("none", rounds=2) as play:
         for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
             await play.take(1, await play.trained(clients, value, number))
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert saved(tmp_path) == {
             "round-0001-group-0000": (5.0, (0, 1)),
             "round-0001-group-0002": (7.0, (2, 3)),
         }
         await everybody_leaves(play)
-        await save(play.context, play.progress, play.merging, tmp_path, 2)
+        await saved_after(play, tmp_path, 2)
         assert saved(tmp_path) == {"final-group-0000": (5.0, (0, 1)), "final-group-0002": (7.0, (2, 3))}
 
 
 async def test_a_model_that_all_groups_share_is_one_file_that_names_them(tmp_path: Path) -> None:
     async with stage("none", rounds=1) as play:
         await play.take(1, await play.trained((0, 1, 2, 3), 5.0))
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert saved(tmp_path) == {"final": (5.0, (0, 1, 2, 3))}
 
 
@@ -53,13 +59,13 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage("none", rounds=2) as play:
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert saved(tmp_path) == {}
         await play.take(1, await play.trained((0, 1), 5.0))
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert saved(tmp_path) == {"round-0001": (5.0, (0, 1))}
         assert not play.journal.of_kind("model_not_saved")
-        await save(play.context, play.progress, play.merging, tmp_path, 2)
+        await saved_after(play, tmp_path, 2)
         assert saved(tmp_path) == {"final": (5.0, (0, 1))}
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [2, 3]
         assert "no trained model is saved for clients: 2, 3" in caplog.text
@@ -69,7 +75,7 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
 async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path, merge: str) -> None:
     async with stage(merge, rounds=1) as play:
         await everybody_leaves(play)
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert saved(tmp_path) == {"final": (START, ())}
 
 
@@ -83,7 +89,7 @@ async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
         gone = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left")) for client in refs)
         surveys.answers["collect"] = lambda task: surveys.outcome(task, skipped=gone)
         with pytest.raises(RunError, match="no model could be saved; see model_not_saved"):
-            await save(play.context, play.progress, play.merging, tmp_path, 1)
+            await saved_after(play, tmp_path, 1)
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]
 
 
@@ -91,10 +97,10 @@ async def test_the_last_models_of_the_shorter_run_are_replaced_where_a_run_was_e
     async with stage("none", rounds=1, keep_models="all") as play:
         for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
             await play.take(1, await play.trained(clients, value, number))
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert {"final-group-0000", "final-group-0002"} < saved(tmp_path).keys()
         await play.take(2, await play.trained((0, 1, 2, 3), 9.0))
-        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        await saved_after(play, tmp_path, 1)
         assert [name for name in saved(tmp_path) if name.startswith("final")] == ["final"]
 
 
@@ -103,7 +109,24 @@ async def test_the_models_of_earlier_rounds_stay_only_where_they_are_wanted(tmp_
     async with stage("none", rounds=3, keep_models=keep) as play:
         await play.take(1, await play.trained((0, 1, 2, 3), 5.0))
         for number in (1, 2, 3):
-            await save(play.context, play.progress, play.merging, tmp_path, number)
+            await saved_after(play, tmp_path, number)
             assert ("final" if number == 3 else f"round-000{number}") in saved(tmp_path)
         kept = ["round-0001", "round-0002", "round-0003"] if keep == "all" else []
         assert sorted(saved(tmp_path)) == ["final", *kept]
+
+
+async def test_the_models_of_the_best_round_stay_until_a_better_one(tmp_path: Path) -> None:
+    async with stage("none", rounds=4, keep_models="best") as play:
+        await play.take(1, await play.trained((0, 1), 5.0, 0))
+        await play.take(1, await play.trained((2, 3), 7.0, 1))
+        play.progress.best = Best(0.5, 1)
+        await saved_after(play, tmp_path, 1)
+        assert saved(tmp_path)["best-group-0002"] == (7.0, (2, 3))
+        await play.take(2, await play.trained((0, 1, 2, 3), 9.0))
+        await saved_after(play, tmp_path, 2)
+        assert sorted(saved(tmp_path)) == ["best-group-0000", "best-group-0002", "round-0002"]
+        play.progress.best = Best(0.6, 3)
+        await saved_after(play, tmp_path, 3)
+        assert sorted(saved(tmp_path)) == ["best", "round-0003"]
+        await saved_after(play, tmp_path, 4)
+        assert sorted(saved(tmp_path)) == ["best", "final"]

@@ -1,6 +1,7 @@
 """Events of a round."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from top_server.record.events.base import ABSENT, Event, GroupEvent, RoundEvent, told
 
@@ -160,6 +161,10 @@ class RoundFinished(RoundEvent):
     )
     score_per_client: Mapping[int, float] = told(
         "the score of each client, where there would be `accuracy_per_client`", default=ABSENT
+    )
+    validation: Mapping[str, Any] = told(
+        "the same figures on the validation data of the clients that have some, from `accuracy` to `score_per_client`",
+        default=ABSENT,
     )
     ipr: float | None = told("with `--local-run`: share of clients that are better off than alone", default=ABSENT)
     rsd: float | None = told("with `--local-run`: standard deviation of the clients' gains", default=ABSENT)

@@ -86,6 +86,13 @@ class ClientsServed(Event):
     max: float
 
 
+class StoppedEarly(Event):
+    """The validation score has not become better for `--patience` evaluations: the run ends before its last round."""
+
+    round: int = told("the round after which the run ends")
+    best: int = told("the round with the best validation score")
+
+
 class RunFinished(Event):
     """The last event of a finished run."""
 
