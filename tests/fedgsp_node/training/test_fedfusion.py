@@ -83,21 +83,29 @@ class Given(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("operator", "values", "loss", "gradients"),
+    ("operator", "values", "features", "loss", "gradients"),
     [
         (
             "multi",
             {"fusion_gamma": [0.25, 0.75]},
+            [[1.25, 0.5], [0.625, 0.5]],
             0.744817208819855,
             {
                 "fusion_gamma": [-0.14723296, -2.81847415],
                 "maps": [[-0.13233469, 0.26466939], [0.04381994, -0.08763988]],
             },
         ),
-        ("single", {"fusion_gamma": [0.25]}, 2.9296279274352495, {"fusion_gamma": [-5.655453134]}),
+        (
+            "single",
+            {"fusion_gamma": [0.25]},
+            [[1.25, 1.5], [0.625, -0.5]],
+            2.9296279274352495,
+            {"fusion_gamma": [-5.655453134]},
+        ),
         (
             "conv",
             {"fusion_weight": WEIGHT.tolist(), "fusion_bias": BIAS.tolist()},
+            [[1.5, 1.2], [0.75, 0.65]],
             1.5471886886868822,
             {
                 "fusion_weight": [
@@ -109,15 +117,18 @@ class Given(nn.Module):
     ],
 )
 def test_the_loss_and_the_gradients_of_a_fused_model(
-    operator: str, values: dict[str, Any], loss: float, gradients: dict[str, Any]
+    operator: str, values: dict[str, Any], features: list[list[float]], loss: float, gradients: dict[str, Any]
 ) -> None:
     module = Given()
     fusion = extend(module, TensorSpec("extractor", "float64", (2,)), FedFusionOptions(operator))
     for name, value in values.items():
         module.get_parameter(name).data = tensor(value)
+    given: list[torch.Tensor] = []
+    module.classifier.register_forward_pre_hook(lambda _layer, inputs: given.append(inputs[0]))
     with fusion.beside(tensor([[2, 0], [1, 1]])[:, :, None, None]):
         found = nn.functional.cross_entropy(module(torch.zeros(2)), torch.tensor([0, 1]))
     found.backward()
+    torch.testing.assert_close(given[0], tensor(features))
     assert found.item() == pytest.approx(loss, abs=1e-14)
     for name, expected in gradients.items():
         torch.testing.assert_close(module.get_parameter(name).grad, tensor(expected), rtol=0, atol=6e-9)
