@@ -92,7 +92,7 @@ def test_the_discrepancy_has_means_over_all_pairs(n: int, m: int, d: int, seed: 
 
 
 def one_step(trained: list[list[float]]) -> tuple[float, float, torch.Tensor, torch.Tensor]:
-    """The loss, a tenth of the discrepancy (variances 1 and 5), the gradient of their sum, and the weights after a step."""
+    """The loss, a tenth of the discrepancy (variances 1 and 5), their gradient, and the weights after a step."""
     module = nn.Linear(2, 2, bias=False).double()
     module.weight.data = torch.eye(2, dtype=torch.float64)
     data = rows((1, 0), (0, 1), (1, 1)), torch.tensor([0, 1, 0])
