@@ -15,7 +15,8 @@ table has accuracy and loss over all samples, which every scheme has. --picture 
 table: the mean over seeds as a bar, each seed as a dot.
 
 --keep writes the summary of each finished run into docs/results/data/EXPERIMENT, for tables and pictures that can be
-recomputed (`python -m benchmarks.results`). The code must be committed.
+recomputed (`python -m benchmarks.results`). The code must be committed. --weights also keeps the final models. If the
+summary of a run with these models is there already, only the models are added.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from benchmarks import sweep_report
 from benchmarks.results.code import code_here
 from benchmarks.results.runs import finished
 from benchmarks.results.settings import FILES
-from benchmarks.results.store import check_name, is_kept, keep
+from benchmarks.results.store import check_name, is_kept, keep, keep_models
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", action="store_true", help="keep the summary of each finished run in docs/results/data"
     )
+    parser.add_argument("--weights", action="store_true", help="with --keep, also keep the final models of each run")
     parser.add_argument("--table", action="store_true", help="play no run; print the table of the finished runs")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table (needs the extra `plots`)")
     arguments = parser.parse_args()
@@ -109,6 +111,8 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
         raise ConfigError(
             "--keep and --table do not go together", "leave out --table: finished runs are not run again"
         )
+    if arguments.weights and not arguments.keep:
+        raise ConfigError("--weights keeps models beside summaries", "give --keep, too")
     failed = []
     if not arguments.table:
         given = options("--task-option", arguments.task_option)
@@ -128,7 +132,7 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
             if not run(settings, directory):
                 failed.append(directory)
             elif arguments.keep:
-                keep_once(directory, arguments.experiment.stem, variants[directory])
+                keep_once(directory, arguments.experiment.stem, variants[directory], arguments.weights)
     sweep_report.tell(runs, arguments.figures)
     if arguments.per_client:
         sweep_report.tell_clients(runs)
@@ -137,10 +141,12 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
     return failed
 
 
-def keep_once(directory: Path, experiment: str, variant: str) -> None:
+def keep_once(directory: Path, experiment: str, variant: str, weights: bool = False) -> None:
     """Keeps a finished run, unless it is kept already: perhaps by earlier code, with which it was played."""
     if not is_kept(directory, experiment, variant):
-        keep(directory, experiment, variant, code_here(began=began(directory)))
+        keep(directory, experiment, variant, code_here(began=began(directory)), weights=weights)
+    elif weights:
+        keep_models(directory, experiment, variant)
 
 
 def numbers(text: str) -> list[int]:

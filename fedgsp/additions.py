@@ -16,7 +16,7 @@ def added_tensors(
     """
     if additions is None:
         return ()
-    own = added(additions.training, additions.training_options, features) if additions.training else ()
+    own = added(additions.training, additions.training_options, features, model) if additions.training else ()
     if not additions.optimizer:
         return own
     return (*own, *state_tensors(relayed_entries(additions.optimizer, additions.optimizer_options), (*model, *own)))

@@ -17,6 +17,8 @@ from fedgsp.settings.fields import setting
 SMALLEST_BATCH = 4
 #: FedFusion's share of the global features; its server smooths it.
 GAMMA = "fusion_gamma"
+#: Before the number of a tensor of the model: FedFusion's copy of it as it was received.
+PREVIOUS = "fusion_previous_"
 _HERE = "fedgsp_node.training"
 
 
@@ -29,9 +31,10 @@ class Training(Part):
     keeps_head: bool = False
     #: Whether each client keeps a personal model on its node, and is evaluated with it.
     keeps_personal: bool = False
-    #: The trainable tensors that the training adds to the model of the task, and which travel with it: a function of
-    #: the options and the features (`Hello.features`). Its code adds them (`Algorithm.extend`). None: no tensors.
-    adds: Callable[[Any, TensorSpec], tuple[TensorSpec, ...]] | None = None
+    #: The tensors that the training adds to the model of the task, and which travel with it: a function of the
+    #: options, the features (`Hello.features`) and the tensors of the model. Its code adds them (`Algorithm.extend`).
+    #: None: no tensors.
+    adds: Callable[[Any, TensorSpec, tuple[TensorSpec, ...]], tuple[TensorSpec, ...]] | None = None
     #: Raises ConfigError for options that do not go with a learning rate and a batch size.
     check: Callable[[Any, float, int], None] = lambda _options, _rate, _batch: None
     #: Whether its formulas are those of plain SGD, so that no other steps can take their place.
@@ -70,6 +73,12 @@ class FedFusionOptions:
         "how global and local features become one: a 1x1 convolution, a weight per channel, or a single weight",
         choices=("conv", "multi", "single"),
     )
+    evaluation: str = setting(
+        "own",
+        "what features are fused with in an evaluation: with themselves, or with those of the model that the trainers"
+        " had received, which then travels too",
+        choices=("own", "previous"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +111,16 @@ class PfedmeOptions:
     personal_rate: float = setting(0.1, "step size of the personal model", least=0)
 
 
-def _fusion(options: FedFusionOptions, features: TensorSpec) -> tuple[TensorSpec, ...]:
+def _fusion(options: FedFusionOptions, features: TensorSpec, model: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    previous = enumerate(model if options.evaluation == "previous" else ())
+    copies = tuple(
+        TensorSpec(f"{PREVIOUS}{number}", spec.dtype, spec.shape, trainable=False) for number, spec in previous
+    )
     (channels,), dtype = features.shape, features.dtype
     if options.operator == "conv":
         weight = TensorSpec("fusion_weight", dtype, (channels, 2 * channels))
-        return weight, TensorSpec("fusion_bias", dtype, (channels,))
-    return (TensorSpec(GAMMA, dtype, (channels if options.operator == "multi" else 1,)),)
+        return weight, TensorSpec("fusion_bias", dtype, (channels,)), *copies
+    return TensorSpec(GAMMA, dtype, (channels if options.operator == "multi" else 1,)), *copies
 
 
 def _check_pull(training: str, rate: float, strength: float) -> None:
@@ -190,10 +203,15 @@ TRAININGS: Parts[Training] = Parts(
 )
 
 
-def added(training: str, given: Mapping[str, str], features: TensorSpec | None) -> tuple[TensorSpec, ...]:
-    """The tensors that a training with these options adds to a model with these features; none without features."""
+def added(
+    training: str, given: Mapping[str, str], features: TensorSpec | None, model: tuple[TensorSpec, ...] = ()
+) -> tuple[TensorSpec, ...]:
+    """The tensors that a training with these options adds to a model with these features and tensors.
+
+    Without features, it adds none.
+    """
     part = TRAININGS[training]
     if part.adds is None or features is None:
         return ()
     with part.guard():
-        return part.adds(part.read(given), features)
+        return part.adds(part.read(given), features, model)

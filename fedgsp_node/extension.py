@@ -36,6 +36,6 @@ def extension(additions: Additions | None, features: TensorSpec | None, model: t
 
     def extend(module: torch.nn.Module) -> Any:
         with part.guard():
-            return algorithm.extend(module, features, options)
+            return algorithm.extend(module, features, options, model)
 
     return Extension(tensors, extend)

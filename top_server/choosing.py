@@ -213,6 +213,15 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     training = TRAININGS[scheme.training]
     with training.guard():
         training.check(read["training"], config.learning_rate, config.batch_size)
+    # A model would show the one before it to clients that did not have that one: the difference is others' update.
+    everywhere = not PROGRAMS[scheme.program].chained and scheme.merge in ("mean", "weighted-mean", "smoothed-mean")
+    if scheme.training == "fedfusion" and read["training"].evaluation == "previous" and not everywhere:
+        raise ConfigError(
+            "training option evaluation=previous sends each model with the one before it, which all clients must have"
+            f" had: it needs program parallel and one model, and scheme {config.scheme} has program {scheme.program}"
+            f" and merge {scheme.merge}",
+            "leave out the option, or use scheme fedfusion",
+        )
 
 
 def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:

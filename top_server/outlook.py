@@ -86,8 +86,8 @@ def outlook(config: RunConfig, scheme: Scheme, clients: int) -> str:
         texts.insert(-1, "...")
     trained = {one.train for one in told}
     everybody = all(one.train == one.groups for one in told)
-    drawn = _from_to(min(trained), max(trained))
-    share = "all of them train" if everybody else f"{drawn} of them {'trains' if drawn == '1' else 'train'} in a round"
+    some = _from_to(min(trained), max(trained))
+    share = "all of them train" if everybody else f"{some} of them {'trains' if some == '1' else 'train'} in a round"
     size = _from_to(min(one.fewest for one in told), max(one.most for one in told))
     return f"{', '.join(texts)}; {share}, with {size} {'client' if size == '1' else 'clients'} in each"
 

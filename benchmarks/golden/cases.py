@@ -92,6 +92,9 @@ OF_SCHEMES: dict[str, Case] = {
     "fedavg": Case(settings={"scheme": "fedavg", "sampling-rate": "0.6"}),
     "fedmmd": Case(settings={"scheme": "fedmmd", "sampling-rate": "0.6"}),
     "fedfusion": Case(settings={"scheme": "fedfusion", "sampling-rate": "0.6"}),
+    "fedfusion, previous": Case(
+        settings={"scheme": "fedfusion", "sampling-rate": "0.6"}, training={"evaluation": "previous"}
+    ),
     "ida": Case(settings={"scheme": "ida", "sampling-rate": "0.6"}),
     "fedadagrad": Case(settings={"scheme": "fedadagrad", "sampling-rate": "0.6"}),
     "fedadam": Case(settings={"scheme": "fedadam", "sampling-rate": "0.6"}),

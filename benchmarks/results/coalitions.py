@@ -14,6 +14,7 @@ from fedgsp import seeds
 from top_server.grouping import GROUPINGS
 from top_server.grouping.coalition_margin import Margin, margin
 from top_server.grouping.coalitions import objective, solve
+from top_server.grouping.request import ranges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +33,17 @@ def matrix(summary: Summary, name: str = "matrix") -> Floats | None:
     return None if found is None else np.array(found, np.float64)
 
 
+def types(count: int) -> NDArray[np.int64]:
+    """The types of so many clients, counted from 1."""
+    return np.arange(count) * TYPES // count + 1
+
+
 def distance(summary: Summary, one: int, other: int) -> float | None:
     """Mean distance between the clients of two types, counted from 1; negative distances count as 0."""
     found = matrix(summary)
     if found is None:
         return None
-    of_type = np.arange(len(found)) * TYPES // len(found) + 1
+    of_type = types(len(found))
     block = (of_type[:, None] == one) & (of_type == other) & ~np.eye(len(found), dtype=bool)
     return float(np.nanmean(np.maximum(found[block], 0)))
 
@@ -49,6 +55,18 @@ def chosen(summary: Summary) -> Margin | None:
         return None
     matrices = (tuple(map(tuple, told[name])) for name in ("matrix", "errors"))
     return _solved(*matrices, tuple(told["sizes"]), tuple(told["clients"]), _options(summary), summary["seed"])
+
+
+def by_c(summary: Summary, c: float) -> str:
+    """The coalitions of the run's distances with this C, and their objective; empty for a run without distances."""
+    found = matrix(summary)
+    if found is None:
+        return ""
+    known, told = np.where(np.isnan(found), 1.0, found), summary["distances"]
+    sizes, clients = np.array(told["sizes"], np.float64), told["clients"]
+    solution = solve(known, sizes, c, _options(summary).restarts, seeds.stream(summary["seed"], "fedcollab"))
+    groups = " ".join(f"{{{ranges(clients[row] for row in group)}}}" for group in solution.groups)
+    return f"{groups}: {objective(known, sizes, c, solution.groups):.3f}"
 
 
 @functools.cache  # several columns, texts and a picture ask for the same run

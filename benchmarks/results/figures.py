@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.coalitions import distance, numbers, of_types
+from benchmarks.results.coalitions import distance, numbers, of_types, types
 from benchmarks.results.summary import Summary
 from fedgsp.errors import ConfigError
 
@@ -85,9 +85,18 @@ def client(summary: Summary, client: int, of: str = "last") -> float | None:
     return found
 
 
-def error_of(summary: Summary, clients: list[int]) -> float | None:
-    """Mean error of some clients after the last round; None unless all of them were evaluated."""
-    found = [client(summary, number) for number in clients]
+def mean_of(summary: Summary, of: str = "last", type: int | None = None) -> float | None:
+    """The mean of a list of the summary over all clients, or over those of a type; None unless each has a value."""
+    values = summary["clients"].get(of)
+    if not values or None in values or (of == "last" and not whole(summary)):
+        return None
+    chosen = np.array(values, np.float64)
+    return float(np.mean(chosen if type is None else chosen[types(len(chosen)) == type]))
+
+
+def error_of(summary: Summary, clients: list[int], of: str = "last") -> float | None:
+    """Mean error of some clients, by the name of a list in the summary; None unless all of them have a value."""
+    found = [client(summary, number, of) for number in clients]
     return None if None in found else 1 - float(np.mean([value for value in found if value is not None]))
 
 
@@ -123,11 +132,12 @@ FIGURES: dict[str, Figure] = {
     "client": Figure(client, 100, 1, options=("client", "of")),
     # over clients, where all clients train: as FedCollab's authors report, and as HCCT's
     "mean-accuracy": Figure(lambda s: last(s), 100),
+    "mean-of": Figure(mean_of, 100, 1, options=("of", "type")),
     "ipr": Figure(served("ipr"), 100),
     "rsd": Figure(served("rsd"), 100),
     "best-error": Figure(missed(best), 100),
     "last-error": Figure(missed(last), 100),
-    "error-of": Figure(error_of, 100, options=("clients",)),
+    "error-of": Figure(error_of, 100, options=("clients", "of")),
     "std-over-clients": Figure(lambda s: best(s, np.std), 100),
     "least-error": Figure(missed(best, np.max), 100),
     "most-error": Figure(missed(best, np.min), 100),

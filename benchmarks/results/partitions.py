@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from benchmarks.results.coalitions import chosen
+from benchmarks.results.coalitions import by_c, chosen
 from benchmarks.results.summary import Summary
 from fedgsp.errors import ConfigError
 
@@ -35,19 +36,27 @@ def _next_best(summary: Summary) -> str:
     return "" if found is None else found.instead
 
 
-#: Name -> how the groups of a run are written. Alike texts of several seeds are counted.
-_TEXTS: Mapping[str, Callable[[Summary], str]] = {
+#: Name -> how the groups of a run are written, by the options of the text. Alike texts of several seeds are counted.
+_TEXTS: Mapping[str, Callable[..., str]] = {
     "groups": lambda summary: _braces(last_groups(summary)),
     "group-sizes": lambda summary: sizes(groups) if (groups := last_groups(summary)) else "",
     "next-best": _next_best,
+    "coalitions": by_c,
 }
 
 
-def structures(runs: Mapping[int, Summary], text: str, where: str) -> str:
+#: Name -> the options that a text needs.
+_OPTIONS: Mapping[str, set[str]] = {"coalitions": {"c"}}
+
+
+def structures(runs: Mapping[int, Summary], text: str, where: str, **options: Any) -> str:
     """The groups of all seeds; if seeds differ, the most frequent first, with their numbers of seeds."""
     if text not in _TEXTS:
         raise ConfigError(f"{where}: there is no text {text!r}", f"use one of: {', '.join(_TEXTS)}")
-    counted = Counter(found for run in runs.values() if (found := _TEXTS[text](run)))
+    if options.keys() != _OPTIONS.get(text, set()):
+        needed = ", ".join(sorted(_OPTIONS.get(text, set()))) or "none"
+        raise ConfigError(f"{where}: text {text} has options {sorted(options)}", f"its options: {needed}")
+    counted = Counter(found for run in runs.values() if (found := _TEXTS[text](run, **options)))
     if len(counted) == 1:
         return next(iter(counted))
     return ", ".join(f"{found} ({number} of {len(runs)})" for found, number in counted.most_common()) or "-"

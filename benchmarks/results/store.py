@@ -39,25 +39,36 @@ def keep(run: Path, experiment: str, variant: str, code: Code, data: Path = DATA
         check_name(name)
     found = of_run(run)
     names = {"experiment": experiment, "variant": variant, "seed": found["seed"]}
-    path = data / experiment / f"{variant}-{found['seed']}.json"
-    models = final_models(RunDirectory(run)) if weights else []
+    path = _path(run, experiment, variant, data)
+    if weights:
+        keep_models(run, experiment, variant, data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_text({**names, "code": asdict(code), "with": machine_here(), **found}), encoding="utf-8")
+    return path
+
+
+def keep_models(run: Path, experiment: str, variant: str, data: Path = DATA) -> list[Path]:
+    """Copies the final models of a finished run beside its summary; returns the files. ConfigError for large ones."""
+    models = final_models(RunDirectory(run))
     size = sum(model.stat().st_size for model in models)
     if size > MOST_BYTES:
         raise ConfigError(
             f"the final models of {run} have {size} bytes, and {MOST_BYTES} are kept", "leave out --weights"
         )
+    path = _path(run, experiment, variant, data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for model in models:
-        shutil.copyfile(model, path.with_name(f"{path.stem}.{model.name}"))
-    path.write_text(to_text({**names, "code": asdict(code), "with": machine_here(), **found}), encoding="utf-8")
-    return path
+    return [shutil.copyfile(model, path.with_name(f"{path.stem}.{model.name}")) for model in models]
 
 
 def is_kept(run: Path, experiment: str, variant: str, data: Path = DATA) -> bool:
     """Whether the summary of a finished run is there, with the same models."""
-    directory = RunDirectory(run)
-    path = data / experiment / f"{variant}-{load(RunConfig, directory.config).seed}.json"
-    return path.exists() and read(path)["models"] == digests(directory)
+    path = _path(run, experiment, variant, data)
+    return path.exists() and read(path)["models"] == digests(RunDirectory(run))
+
+
+def _path(run: Path, experiment: str, variant: str, data: Path) -> Path:
+    """The file of the summary of a run."""
+    return data / experiment / f"{variant}-{load(RunConfig, RunDirectory(run).config).seed}.json"
 
 
 def read(path: Path) -> dict[str, Any]:

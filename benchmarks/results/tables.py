@@ -95,7 +95,7 @@ def _cell(column: Any, description: Description, row: Description, runs: Runs, k
     if not runs:
         return NONE
     if "text" in column:
-        return structures(runs, column["text"], where)
+        return structures(runs, where=where, **column)
     other = column.get("against")
     if other is None:
         return cell(column, runs, None, where)

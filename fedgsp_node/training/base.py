@@ -67,6 +67,7 @@ class Algorithm:
     in_place: bool = False
     #: Trains the model further, in place, before it is evaluated for this client; None if no such step is needed.
     adapt: Callable[[LocalWork], None] | None = None
-    #: Adds to a model of the task what `fedgsp.trainings.Training.adds` declares, given the features and the options.
-    #: Initial values may be drawn from torch's generator. None: the training adds nothing.
-    extend: Callable[[torch.nn.Module, TensorSpec, Any], Any] | None = None
+    #: Adds to a model of the task what `fedgsp.trainings.Training.adds` declares, given the features, the options and
+    #: the tensors of the model that travel. Initial values may be drawn from torch's generator. None: the training
+    #: adds nothing.
+    extend: Callable[[torch.nn.Module, TensorSpec, Any, tuple[TensorSpec, ...]], Any] | None = None

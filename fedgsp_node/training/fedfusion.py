@@ -1,7 +1,7 @@
 """FedFusion (X. Yao and others, ICIP 2019; section 6): SGD on features fused with those of the received model."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,8 +9,9 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
-from fedgsp.trainings import GAMMA, FedFusionOptions
+from fedgsp.trainings import GAMMA, PREVIOUS, FedFusionOptions
 from fedgsp_node.nested import mapped
+from fedgsp_node.torch_weights import swapped
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
 from fedgsp_node.training.steps import batches, descent
@@ -34,6 +35,10 @@ def weighted(ours: torch.Tensor, theirs: torch.Tensor, gamma: torch.Tensor) -> t
     return ours + gamma.view(-1, *[1] * (ours.ndim - 2)) * (theirs - ours)
 
 
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 class _ReachedError(Exception):
     """Ends a forward pass at the layer that returns the features; the exception has them as its argument."""
 
@@ -41,20 +46,31 @@ class _ReachedError(Exception):
 class Fusion:
     """Fuses the output of one layer of a module, in place of that output, with the features of another model.
 
-    As long as there are no others, a layer's output is fused with itself: the extractor is then the global one.
+    As long as there are no others, a layer's output is fused with itself: the extractor is then the global one. With
+    `previous`, it is then fused with the features of the model that was received before the last training. `previous`
+    maps the name of each tensor of the model to the buffer that has its value in that model.
     """
 
-    def __init__(self, module: nn.Module, layer: str) -> None:
+    def __init__(self, module: nn.Module, layer: str, previous: Mapping[str, str] | None = None) -> None:
         self._module = module
+        self._previous = previous or {}
         self._theirs: torch.Tensor | None = None
-        self._reading = False
+        self._reading = self._looking_back = False
         module.get_submodule(layer).register_forward_hook(self._fuse)
+        if self._previous:
+            module.register_forward_pre_hook(self._look_back, with_kwargs=True)
+            module.register_forward_hook(self._look_ahead, always_call=True)
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The features of inputs `x` of shape (n, ...) before the fusion; the rest of the module is not computed."""
+    def received(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Keeps a received model for evaluations, if they need it; `values` are its tensors by name."""
+        for name, buffer in self._previous.items():
+            self._module.get_buffer(buffer).copy_(values[name])
+
+    def features(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        """The features of inputs of the module before the fusion; the rest of the module is not computed."""
         self._reading = True
         try:
-            self._module(x)
+            self._module(*inputs, **named)
         except _ReachedError as reached:
             features: torch.Tensor = reached.args[0]
             return features
@@ -71,6 +87,18 @@ class Fusion:
         finally:
             self._theirs = None
 
+    def _look_back(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        if module.training or self._reading or self._theirs is not None:
+            return
+        values = {name: module.get_buffer(buffer) for name, buffer in self._previous.items()}
+        with swapped(module, values), torch.no_grad():  # a model may change its input in place
+            self._theirs = self.features(*mapped(_copied, inputs), **mapped(_copied, named))
+        self._looking_back = True
+
+    def _look_ahead(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._looking_back and not self._reading:
+            self._theirs, self._looking_back = None, False
+
     def _fuse(self, _layer: nn.Module, _inputs: Any, ours: torch.Tensor) -> torch.Tensor:
         if self._reading:
             raise _ReachedError(ours)
@@ -81,11 +109,18 @@ class Fusion:
         return convolved(ours, theirs, get("fusion_weight"), get("fusion_bias"))
 
 
-def extend(module: nn.Module, features: TensorSpec, options: FedFusionOptions) -> Fusion:
+def extend(
+    module: nn.Module, features: TensorSpec, options: FedFusionOptions, model: tuple[TensorSpec, ...] = ()
+) -> Fusion:
     """Gives a module the parameters of a fusion, and lets its features pass through it.
 
-    Gamma begins at 0; the convolution begins as torch begins one.
+    Gamma begins at 0; the convolution begins as torch begins one. With `evaluation=previous`, the module also gets a
+    buffer for each tensor of the `model`, which begins with the value of that tensor.
     """
+    before = module.state_dict() if options.evaluation == "previous" else {}
+    previous = {spec.name: f"{PREVIOUS}{number}" for number, spec in enumerate(model) if before}
+    for name, buffer in previous.items():
+        module.register_buffer(buffer, before[name].clone())
     (channels,), dtype = features.shape, getattr(torch, features.dtype)
     if options.operator == "conv":
         convolution = nn.Conv2d(2 * channels, channels, kernel_size=1, dtype=dtype)
@@ -95,7 +130,7 @@ def extend(module: nn.Module, features: TensorSpec, options: FedFusionOptions) -
     else:
         count = channels if options.operator == "multi" else 1
         module.register_parameter(GAMMA, nn.Parameter(torch.zeros(count, dtype=dtype)))
-    return Fusion(module, features.name)
+    return Fusion(module, features.name, previous)
 
 
 def train(work: LocalWork) -> Result:
@@ -105,6 +140,7 @@ def train(work: LocalWork) -> Result:
         raise TaskError(
             "the model of this node has no fusion, because the run began with another training", "start a new run"
         )
+    fusion.received(frozen.values)
     with descent(work) as steps:
         for x, y in batches(work, work.settings.local_epochs):
             with frozen.stream():

@@ -21,7 +21,7 @@ class Frozen:
         self._module = work.module
         self._device = work.device
         # A model may write into its tensors in evaluation mode too.
-        self._values = placed(work.module, work.received.copy())
+        self.values = placed(work.module, work.received.copy())
         #: Layers that augment inputs: both streams must see the same inputs, so these layers draw as in training.
         self._augmenting = [layer for layer in work.module.modules() if getattr(layer, "augments", False)]
 
@@ -36,7 +36,7 @@ class Frozen:
         for layer in self._augmenting:
             layer.train()
         try:
-            with swapped(self._module, self._values), random_kept(self._device), torch.no_grad():
+            with swapped(self._module, self.values), random_kept(self._device), torch.no_grad():
                 yield
         finally:
             self._module.train()

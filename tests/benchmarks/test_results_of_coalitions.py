@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from benchmarks.results.coalitions import chosen, distance, figure_of, numbers, of_types
+from benchmarks.results.figures import mean_of
 from benchmarks.results.partitions import structures
 from benchmarks.results.store import Kept
 from benchmarks.results.tables import table
+from fedgsp.errors import ConfigError
 
 #: Two clients of each type: types 1 and 2 are near each other, and so are types 3 and 4.
 BLOCKS = np.array([[0, 0.1, 0.9, 0.9], [0.1, 0, 0.9, 0.9], [0.9, 0.9, 0, 0.2], [0.9, 0.9, 0.2, 0]])
+
+#: The objective of {0-1} {2-3} of 200 samples and {4-5} {6-7} of 20, without distances inside.
+ALONE = 4 / 200**0.5 + 4 / 20**0.5
 
 
 def summary(seed: int = 0, error: float = 0.01) -> dict[str, Any]:
@@ -88,3 +93,27 @@ def test_the_picture_has_the_distances_by_type_and_the_objectives_by_seed() -> N
     assert [text.get_text() for text in left.get_xticklabels()][:3] == ["1-1", "1-2", "1-3"]
     assert right.get_xlabel() == "seed"
     assert np.shape(right.collections[0].get_offsets()) == (2, 2)
+
+
+def test_the_coalitions_of_another_c_are_told_with_their_objective() -> None:
+    # at a high C all clients together cost least: 8 C / sqrt(440) and a mean distance
+    assert structures({0: summary()}, "coalitions", "here", c=1) == f"{{0-1}} {{2-3}} {{4-5}} {{6-7}}: {ALONE:.3f}"
+    assert structures({0: summary()}, "coalitions", "here", c=100).startswith("{0-7}: ")
+    assert structures({0: {**summary(), "distances": {}}}, "coalitions", "here", c=1) == "-"
+
+
+@pytest.mark.parametrize(("text", "options"), [("coalitions", {}), ("coalitions", {"d": 1}), ("groups", {"c": 1})])
+def test_options_that_a_text_does_not_have_are_refused(text: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"here: text {text} has options"):
+        structures({0: summary()}, text, "here", **options)
+
+
+def test_means_over_clients_can_be_those_of_a_type() -> None:
+    clients = {"last": [0.1] * 2 + [0.2] * 2 + [0.3] * 2 + [0.4] * 2, "alone": [0.5] * 8, "last_evaluated": 1}
+    one = {**summary(), "rounds": 1, "clients": {**clients, "best": clients["last"]}}
+    assert mean_of(one) == pytest.approx(0.25)
+    assert [mean_of(one, type=number) for number in range(1, 5)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert mean_of(one, of="alone") == 0.5
+    assert mean_of(one, of="auc") is None
+    assert mean_of({**one, "rounds": 2}) is None  # not evaluated after the last round
+    assert mean_of({**one, "clients": {**one["clients"], "alone": [None] * 8}}, of="alone") is None

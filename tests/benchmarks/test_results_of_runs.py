@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from benchmarks import sweep
+from benchmarks.golden.digests import tensor_digest
 from benchmarks.results import __main__ as results
 from benchmarks.results.again import again
 from benchmarks.results.code import Code, code_here
 from benchmarks.results.settings import kept, with_files
-from benchmarks.results.store import Kept, is_kept, keep, read
+from benchmarks.results.store import DATA, Kept, is_kept, keep, keep_models, read
 from benchmarks.results.summary import began, of_run
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.run import RunConfig
@@ -88,6 +89,21 @@ def test_kept_models_are_those_of_the_run(run: Path, summary: Path) -> None:
     assert sorted(path.name for path in summary.parent.glob("*.safetensors")) == [f"hcct-7.{name}" for name in names]
     ours, theirs = load(summary.with_name(f"hcct-7.{names[0]}"))[0], load(run / "models" / names[0])[0]
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours.keys() | theirs.keys())
+
+
+def test_models_are_kept_beside_a_summary_that_is_there(run: Path, tmp_path: Path) -> None:
+    summary = keep(run, "tried", "hcct", CODE, tmp_path)
+    assert list(summary.parent.iterdir()) == [summary]
+    before = summary.read_bytes()
+    models = keep_models(run, "tried", "hcct", tmp_path)
+    assert sorted(summary.parent.iterdir()) == sorted([summary, *models])
+    assert summary.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", sorted(str(path.relative_to(DATA)) for path in DATA.glob("*/*.safetensors")))
+def test_every_kept_model_has_the_bits_that_its_summary_names(name: str) -> None:
+    run, _, model = name.removesuffix(".safetensors").rpartition(".")
+    assert read(DATA / f"{run}.json")["models"][model] == tensor_digest(DATA / name)
 
 
 def test_making_a_summary_again_gives_the_same_bytes(run: Path, summary: Path, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_settings_that_a_finished_run_chose_are_its_own(tmp_path: Path, monkeypa
         ("seeds = [0]\n[run]\n[variants.a]", ["--task-option", "data"], "--task-option 'data' is not an option"),
         ("seeds = [0]\n[run]\n[variants.'(1,2)']", ["--keep"], "'(1,2)' is not a name"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--keep", "--table"], "--keep and --table do not go together"),
+        ("seeds = [0]\n[run]\n[variants.a]", ["--weights"], "--weights keeps models beside summaries"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--picture", "no/such.png"], "--picture no/such.png cannot be written"),
     ],
 )
@@ -183,12 +184,25 @@ def test_finished_runs_are_kept_under_the_names_of_experiment_and_variant(
     kept = []
     Played(monkeypatch, "b-0")
     monkeypatch.setattr(sweep, "code_here", lambda began=None: "code")
-    monkeypatch.setattr(sweep, "keep", lambda *words: kept.append(words))
+    monkeypatch.setattr(sweep, "keep", lambda *words, weights: kept.append((*words, weights)))
     monkeypatch.setattr(sweep, "is_kept", lambda *words: words[:3] in [one[:3] for one in kept])
     for _ in range(2):  # a run that is kept stays as it was kept
         with pytest.raises(SystemExit, match="1 runs failed"):
             swept(monkeypatch, experiment(tmp_path, {"a": {}, "b": {}}), "--out", tmp_path, "--keep")
-        assert kept == [(tmp_path / "a-0", "experiment", "a", "code")]
+        assert kept == [(tmp_path / "a-0", "experiment", "a", "code", False)]
+
+
+def test_weights_are_kept_with_a_summary_or_beside_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    Played(monkeypatch)
+    monkeypatch.setattr(sweep, "code_here", lambda began=None: "code")
+    monkeypatch.setattr(sweep, "keep", lambda *words, weights: kept.append(f"{words[2]}, {weights}"))
+    monkeypatch.setattr(sweep, "keep_models", lambda *words: kept.append(f"{words[2]}, only models"))
+    monkeypatch.setattr(sweep, "is_kept", lambda *words: words[2] == "b")
+    swept(monkeypatch, experiment(tmp_path, {"a": {}, "b": {}}), "--out", tmp_path, "--keep", "--weights")
+    assert kept == ["a, True", "b, only models"]
 
 
 def test_nothing_is_played_to_be_kept_if_the_code_is_not_committed(

@@ -28,6 +28,8 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     "conv": ("fedfusion", {}),
     "multi": ("fedfusion", {"operator": "multi"}),
     "single": ("fedfusion", {"operator": "single"}),
+    "conv, previous": ("fedfusion", {"evaluation": "previous"}),
+    "multi, previous": ("fedfusion", {"operator": "multi", "evaluation": "previous"}),
 }
 
 
@@ -57,15 +59,27 @@ async def test_the_scheme_gives_the_oracles_bits_and_accuracies(tmp_path: Path, 
         assert_same_bits(run.model(number), state)
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 4]
     assert [row["accuracy"] for row in run.rows] == [pytest.approx(reference.accuracy(state)) for state in expected]
+    assert [row["loss"] for row in run.rows] == [pytest.approx(reference.loss(state)) for state in expected]
 
 
 def test_every_way_to_train_makes_another_model() -> None:
-    assert len({oracle(name)[1][-1]["8.weight"].tobytes() for name in CASES}) == len(CASES)
+    ways = [name for name in CASES if "previous" not in name]
+    assert len({oracle(name)[1][-1]["8.weight"].tobytes() for name in ways}) == len(ways)
     for name in ("multi", "single"):
         gammas = [state["fusion_gamma"] for state in oracle(name)[1]]
         assert all(gamma.any() for gamma in gammas)
         # what one round adds is a tenth of what clients learned
         assert abs(gammas[0]).max() < 0.05
+
+
+@pytest.mark.parametrize("operator", ["conv", "multi"])
+def test_the_model_before_changes_evaluations_and_no_training(operator: str) -> None:
+    (own, states), (previous, others) = oracle(operator), oracle(f"{operator}, previous")
+    for before, state, other in zip([own.initial(), *states], states, others, strict=False):
+        assert_same_bits({name: other[name] for name in state}, state)
+        received = [array for name, array in before.items() if not name.startswith("fusion_")]
+        assert all((other[f"fusion_previous_{number}"] == array).all() for number, array in enumerate(received))
+    assert own.loss(states[0]) != previous.loss(others[0])
 
 
 async def test_a_task_without_an_extractor_is_refused_with_what_to_add(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_means_are_those_worked_out_by_hand(
         (FOUR, "plain", "l2", (0.23353652, 0.23353652, 0.15636065, 0.37656632)),
         (((0.0, 0.0), (2.0, 2.0), (4.0, 4.0)), "plain", "l1", (0, 1, 0)),
         (((0.0, 1.0), (2.0, 5.0)), "plain", "l1", (0.5, 0.5)),
+        (((1.0, 1.0), (1.0, 1.0)), "plain", "l1", (0.5, 0.5)),
     ],
 )
 def test_models_weigh_what_was_worked_out_by_hand(

@@ -141,8 +141,9 @@ async def test_a_node_that_checks_itself_learns_no_more_than_one_that_joins(wron
     recorder = Recorder()
     membership = Membership(RUN, TASK, RelayMode.AUTO, recorder, ISSUER, {"site": OPTION})
     said, mends = STRANGERS[wrong]
-    tensors = {"tensors": TENSORS_OF_RUN} if wrong in ("tensors", "features") else {}
-    first = replace(FIRST, **tensors, task_options={} if tensors else FIRST.task_options)
+    first = FIRST
+    if wrong in ("tensors", "features"):
+        first = replace(FIRST, tensors=TENSORS_OF_RUN, task_options={})
     assert not isinstance(await membership.admit(first, ANYBODY), Failure)
     known = len(recorder.events)
     checks = CheckServicer(membership, ManagerDoor(no_port, []))

@@ -14,10 +14,11 @@ class Frozen(Digits):
         self.shift, self.width = shift, width
 
     def model(self) -> nn.Module:
-        module = nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.ReLU(), nn.Linear(self.width, 10))
+        first = nn.Linear(64, self.width)
+        module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(self.width, 10))
         with torch.no_grad():
-            module[1].bias += self.shift
-        module[1].requires_grad_(False)
+            first.bias += self.shift
+        first.requires_grad_(False)
         return module
 
 

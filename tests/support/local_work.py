@@ -126,8 +126,10 @@ def local_work(
 ) -> tuple[LocalWork, Weights]:
     """What a node hands to an algorithm, and the weights that the module is bound to; `seed` orders the batches."""
     options, rng = TRAININGS[how.algorithm].read(how.options), np.random.default_rng(seed)
-    extend = TRAININGS[how.algorithm].load().extend
-    added = extend(module, features_of(module, extractor_of(module), data[0][:1]), options) if extend else None
+    extend, added = TRAININGS[how.algorithm].load().extend, None
+    if extend:
+        features = features_of(module, extractor_of(module), data[0][:1])
+        added = extend(module, features, options, weights_of(module).tensors)
     received = weights_of(module)
     trained = received.copy()
     bind(module, trained)

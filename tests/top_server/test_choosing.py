@@ -280,6 +280,18 @@ def test_what_is_not_defined_for_a_fusion_is_refused(changes: dict[str, Any], wh
     assert error.remedy.startswith(remedy)
 
 
+LOOKS_BACK: dict[str, Any] = {"training": "fedfusion", "training_option": {"evaluation": "previous"}}
+
+
+@pytest.mark.parametrize("scheme", ["fedgsp", "hcct", "ifca", "fedcollab", "fedyogi"])
+def test_a_model_is_sent_with_the_one_before_it_only_where_all_clients_had_that_one(scheme: str) -> None:
+    for choice in ("fedavg", "fedfusion", "global"):
+        assert choose(RunConfig(scheme=choice, **LOOKS_BACK)).training == "fedfusion"
+    error = refused(scheme=scheme, **LOOKS_BACK)
+    assert error.what.startswith("training option evaluation=previous sends each model with the one before it")
+    assert error.remedy == "leave out the option, or use scheme fedfusion"
+
+
 @pytest.mark.parametrize("scheme", ["fedgsp", "hcct", "ifca", "flsc", "fedcollab", "fedavg"])
 def test_a_fusion_goes_with_other_groups_and_programs(scheme: str) -> None:
     assert choose(RunConfig(scheme=scheme, training="fedfusion")).training == "fedfusion"

@@ -14,7 +14,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.trainings import TRAININGS, FedFusionOptions, added
 from fedgsp.weights import Weights
-from fedgsp_node.torch_weights import weights_of
+from fedgsp_node.torch_weights import placed, swapped, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.fedfusion import Fusion, convolved, extend, weighted
 from tests.support.local_work import MODELS, CrossEntropy, convolutions, local_work, mlp, samples, settings
@@ -83,21 +83,29 @@ class Given(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("operator", "values", "loss", "gradients"),
+    ("operator", "values", "features", "loss", "gradients"),
     [
         (
             "multi",
             {"fusion_gamma": [0.25, 0.75]},
+            [[1.25, 0.5], [0.625, 0.5]],
             0.744817208819855,
             {
                 "fusion_gamma": [-0.14723296, -2.81847415],
                 "maps": [[-0.13233469, 0.26466939], [0.04381994, -0.08763988]],
             },
         ),
-        ("single", {"fusion_gamma": [0.25]}, 2.9296279274352495, {"fusion_gamma": [-5.655453134]}),
+        (
+            "single",
+            {"fusion_gamma": [0.25]},
+            [[1.25, 1.5], [0.625, -0.5]],
+            2.9296279274352495,
+            {"fusion_gamma": [-5.655453134]},
+        ),
         (
             "conv",
             {"fusion_weight": WEIGHT.tolist(), "fusion_bias": BIAS.tolist()},
+            [[1.5, 1.2], [0.75, 0.65]],
             1.5471886886868822,
             {
                 "fusion_weight": [
@@ -109,15 +117,18 @@ class Given(nn.Module):
     ],
 )
 def test_the_loss_and_the_gradients_of_a_fused_model(
-    operator: str, values: dict[str, Any], loss: float, gradients: dict[str, Any]
+    operator: str, values: dict[str, Any], features: list[list[float]], loss: float, gradients: dict[str, Any]
 ) -> None:
     module = Given()
     fusion = extend(module, TensorSpec("extractor", "float64", (2,)), FedFusionOptions(operator))
     for name, value in values.items():
         module.get_parameter(name).data = tensor(value)
+    given: list[torch.Tensor] = []
+    module.classifier.register_forward_pre_hook(lambda _layer, inputs: given.append(inputs[0]))
     with fusion.beside(tensor([[2, 0], [1, 1]])[:, :, None, None]):
         found = nn.functional.cross_entropy(module(torch.zeros(2)), torch.tensor([0, 1]))
     found.backward()
+    torch.testing.assert_close(given[0], tensor(features))
     assert found.item() == pytest.approx(loss, abs=1e-14)
     for name, expected in gradients.items():
         torch.testing.assert_close(module.get_parameter(name).grad, tensor(expected), rtol=0, atol=6e-9)
@@ -140,6 +151,20 @@ def test_a_module_gets_the_tensors_that_are_declared(
         extend(module, spec, FedFusionOptions(operator))
         declared = added("fedfusion", {"operator": operator}, spec)
         assert {*weights_of(module).tensors} == {*before, *declared}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("make", "layer", "channels"), [(mlp, "1", 16), (convolutions, "2", 3)])
+def test_a_module_that_looks_back_gets_a_buffer_for_each_tensor_of_the_model(
+    make: Callable[[], nn.Module], layer: str, channels: int, operator: str
+) -> None:
+    module, options = make(), {"operator": operator, "evaluation": "previous"}
+    before, spec = weights_of(module), features_spec(module, layer, channels)
+    extend(module, spec, FedFusionOptions(**options), before.tensors)
+    declared, found = added("fedfusion", options, spec, before.tensors), weights_of(module)
+    assert {*found.tensors} == {*before.tensors, *declared}
+    for number, one in enumerate(before.tensors):
+        assert np.array_equal(found.arrays[f"fusion_previous_{number}"], before.arrays[one.name])
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -229,9 +254,10 @@ def test_the_first_batch_of_the_first_round_has_the_loss_and_the_step_of_fedavg(
     assert found[0] == found[1]
 
 
-def learnt(make: Callable[[], nn.Module], operator: str) -> tuple[LocalWork, Weights]:
+def learnt(make: Callable[[], nn.Module], operator: str, evaluation: str = "own") -> tuple[LocalWork, Weights]:
     torch.manual_seed(1)
-    how = settings(3, 5, 0.2, "fedfusion", {"operator": operator})  # type: ignore[dict-item]
+    options = {"operator": operator, "evaluation": evaluation}
+    how = settings(3, 5, 0.2, "fedfusion", options)  # type: ignore[arg-type]
     work, trained = local_work(make(), CrossEntropy(), samples(23), how)
     ALGORITHMS["fedfusion"].train(work)
     return work, trained
@@ -244,6 +270,29 @@ def test_extractor_fusion_and_classifier_learn(make: Callable[[], nn.Module], op
     for spec in trained.tensors:
         if spec.trainable and not spec.name.startswith("unused"):
             assert (trained.arrays[spec.name] != work.received.arrays[spec.name]).any(), spec.name
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("make", MODELS)
+def test_an_evaluation_may_fuse_features_with_those_of_the_received_model(
+    make: Callable[[], nn.Module], operator: str
+) -> None:
+    (work, trained), (_, expected) = learnt(make, operator, "previous"), learnt(make, operator)
+    for name, array in expected.arrays.items():  # training is the same
+        assert np.array_equal(trained.arrays[name], array), name
+    for number, spec in enumerate(s for s in expected.tensors if not s.name.startswith("fusion_")):
+        copied = trained.arrays[f"fusion_previous_{number}"]
+        assert np.array_equal(copied, work.received.arrays[spec.name]), spec.name
+    fusion, module, (x, _) = work.added, work.module.eval(), samples(9)
+    received = placed(module, work.received)
+    with torch.no_grad():
+        with swapped(module, received):
+            theirs = fusion.features(x)
+        with fusion.beside(theirs):
+            beside = module(x)
+        assert torch.equal(module(x), beside)
+        assert torch.equal(module(x), beside)  # nothing remains of a pass
+        assert not torch.equal(fusion.features(x), theirs)
 
 
 def test_gamma_is_not_bounded() -> None:

@@ -91,8 +91,8 @@ def test_the_discrepancy_has_means_over_all_pairs(n: int, m: int, d: int, seed: 
 # -- one step: logits W x
 
 
-def one_step(trained: list[list[float]]) -> tuple[float, torch.Tensor, torch.Tensor]:
-    """The whole loss, the gradient and the weights after a step with the kernels of variances 1 and 5."""
+def one_step(trained: list[list[float]]) -> tuple[float, float, torch.Tensor, torch.Tensor]:
+    """The loss, a tenth of the discrepancy (variances 1 and 5), their gradient, and the weights after a step."""
     module = nn.Linear(2, 2, bias=False).double()
     module.weight.data = torch.eye(2, dtype=torch.float64)
     data = rows((1, 0), (0, 1), (1, 1)), torch.tensor([0, 1, 0])
@@ -111,21 +111,34 @@ def one_step(trained: list[list[float]]) -> tuple[float, torch.Tensor, torch.Ten
     with descent(work) as steps:
         steps.step(*data, 0.1, penalty=penalty)
     after = torch.from_numpy(weights.arrays["weight"]).clone()
-    return steps.loss + parts[0], (before - after) / 0.1, after
+    return steps.loss, parts[0], (before - after) / 0.1, after
+
+
+def gradients(trained: list[list[float]]) -> list[torch.Tensor]:
+    """Those of the loss and of the discrepancy in W, each alone."""
+    x, y = rows((1, 0), (0, 1), (1, 1)), torch.tensor([0, 1, 0])
+    weight = torch.tensor(trained, dtype=torch.float64, requires_grad=True)
+    logits = x @ weight.T
+    parts = nn.functional.cross_entropy(logits, y), discrepancy(x, logits, (1, 5))
+    return [torch.autograd.grad(part, weight, retain_graph=True)[0] for part in parts]
 
 
 def test_one_step_where_the_models_differ() -> None:
-    loss, gradient, after = one_step([[0.5, 0], [0, 1]])
-    assert loss == pytest.approx(0.5976186822720156, abs=1e-14)
+    loss, part, gradient, after = one_step([[0.5, 0], [0, 1]])
+    assert loss == pytest.approx(0.5871385519594787, abs=1e-14)
+    assert part / 0.1 == pytest.approx(0.10480130312536895, abs=1e-14)
+    assert loss + part == pytest.approx(0.5976186822720156, abs=1e-14)
     cross_entropy = rows((-0.33333333, -0.1178393), (0.33333333, 0.1178393))
     of_mmd = rows((-0.3976266, -0.29313861), (0, -0.05686057))
+    for found, expected in zip(gradients([[0.5, 0], [0, 1]]), (cross_entropy, of_mmd), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=5.1e-9)
     torch.testing.assert_close(gradient, cross_entropy + 0.1 * of_mmd, rtol=0, atol=2e-8)
     torch.testing.assert_close(after, rows((0.5373096, 0.01471532), (-0.03333333, 0.98878468)), rtol=0, atol=1e-8)
 
 
 def test_one_step_where_the_models_are_equal_has_the_gradient_of_the_loss_alone() -> None:
-    loss, gradient, after = one_step([[1, 0], [0, 1]])
-    assert loss == pytest.approx(0.43990018519879703, abs=1e-14)
+    loss, part, gradient, after = one_step([[1, 0], [0, 1]])
+    assert loss + part == pytest.approx(0.43990018519879703, abs=1e-14)
     plain = nn.Linear(2, 2, bias=False).double()
     plain.weight.data = torch.eye(2, dtype=torch.float64)
     nn.functional.cross_entropy(plain(rows((1, 0), (0, 1), (1, 1))), torch.tensor([0, 1, 0])).backward()
