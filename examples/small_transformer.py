@@ -1,6 +1,9 @@
-"""An example of a small transformer with AdamW: it reads images of digits row by row (scikit-learn's digits).
+r"""An example of a small transformer with AdamW: it reads images of digits row by row (scikit-learn's digits).
 
-In this directory, name it with `--task small_transformer:Rows`, and give `--learning-rate 0.003`.
+In this directory:
+
+    top-server --task small_transformer:Rows --learning-rate 0.003 --clients 8 --beta 2 --local-nodes 2 \
+      --listen 127.0.0.1:0
 """
 
 from typing import Any

@@ -15,7 +15,7 @@ from fedgsp.errors import ConfigError
 Runs = Mapping[int, Summary]
 
 NONE = "-"
-_COMPARISONS = ("against", "claim")
+_COMPARISONS = ("against", "claim", "margin")
 _SHOWS = ("mean", "spread", "each", "difference", "verdict", "both")
 
 
@@ -28,6 +28,8 @@ def cell(column: Mapping[str, Any], ours: Runs, theirs: Runs | None, where: str)
     against   a variant to compare with, seed by seed. show is then both (the mean difference, and whether the claim
               holds), difference, or verdict
     claim     higher (default) or lower: what is claimed of ours beside theirs
+    margin    by how much ours may miss the claim, in the unit of the figure (default 0): with 0.5, the claim is that
+              ours is above theirs - 0.5, or below theirs + 0.5
     """
     given = {key: value for key, value in column.items() if key not in ("figure", "decimals", "show", *_COMPARISONS)}
     name = column.get("figure", "")
@@ -41,7 +43,7 @@ def cell(column: Mapping[str, Any], ours: Runs, theirs: Runs | None, where: str)
     else:
         other = values(theirs, name, where, **given)
         text, counted = (
-            _compared(found, other, decimals, show, column.get("claim", "higher")),
+            _compared(found, other, decimals, show, column.get("claim", "higher"), float(column.get("margin", 0))),
             len(found.keys() & other),
         )
     # a run without the figure, such as one that never reached a level, is not passed over in silence
@@ -62,12 +64,15 @@ def spread(found: list[float], decimals: int = 2, deviation: bool = True) -> str
     return f"{mean} +- {np.std(found, ddof=1):,.{decimals}f}" if deviation and len(found) > 1 else mean
 
 
-def _compared(ours: dict[int, float], theirs: dict[int, float], decimals: int, show: str, claim: str) -> str:
+def _compared(
+    ours: dict[int, float], theirs: dict[int, float], decimals: int, show: str, claim: str, margin: float
+) -> str:
     both = sorted(ours.keys() & theirs.keys())
     if not both:
         return NONE
     difference = f"{np.mean([ours[seed] - theirs[seed] for seed in both]):+,.{decimals}f}"
     if show == "difference":
         return difference
-    found = verdict(ours, theirs) if claim == "higher" else verdict(theirs, ours)
+    higher, lower = (ours, theirs) if claim == "higher" else (theirs, ours)
+    found = verdict({seed: value + margin for seed, value in higher.items()}, lower)
     return found if show == "verdict" else f"{difference}: {found}"

@@ -13,7 +13,10 @@ from fedgsp.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a run executes. A change of anything else, such as a page or a test, changes no run.
-EXECUTED = ("fedgsp", "fedgsp_node", "group_manager", "top_server", "examples", "requirements.lock")
+EXECUTED = (
+    *("fedgsp", "fedgsp_node", "group_manager", "top_server", "examples"),
+    *("benchmarks/centralised.py", "requirements.lock"),
+)
 
 
 @dataclass(frozen=True, slots=True)

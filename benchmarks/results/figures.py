@@ -113,6 +113,12 @@ def summed(*names: str) -> Code:
     return lambda summary, round=None: up_to(summary, *names, round=round)
 
 
+def bytes_of_a_training(totals: Mapping[str, float]) -> float | None:
+    """All bytes of models that a run moved, also for its evaluations, for each training of a client."""
+    moved, trained = totals["bytes_direct"] + totals["bytes_relayed"], totals["clients_trained"]
+    return moved / trained if trained else None
+
+
 def missed(code: Code, of: Callable[[Any], float] = np.mean) -> Code:
     """1 minus a statistic over clients: an error."""
 
@@ -143,6 +149,7 @@ FIGURES: dict[str, Figure] = {
     "most-error": Figure(missed(best, np.min), 100),
     # costs
     "moved-mb": Figure(summed("bytes_direct", "bytes_relayed"), 1e-6, 1, options=("round",)),
+    "mb-of-a-training": Figure(lambda s: bytes_of_a_training(s["totals"]), 1e-6, 3),
     "seconds": Figure(summed("seconds"), 1, 0, options=("round",)),
     "clients-trained": Figure(summed("clients_trained"), 1, 0, options=("round",)),
     "clients-skipped": Figure(summed("clients_skipped"), 1, 0, options=("round",)),

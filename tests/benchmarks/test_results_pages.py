@@ -140,6 +140,8 @@ def test_a_table_without_any_summary_says_so_in_place_of_numbers(kept: Kept) -> 
         ({"against": "fedavg"}, "+25.0"),
         ({"against": "fedavg", "show": "verdict"}, "holds"),
         ({"against": "fedavg", "show": "verdict", "claim": "lower"}, "fails"),
+        ({"against": "fedavg", "show": "verdict", "claim": "lower", "margin": 10}, "fails"),
+        ({"against": "fedavg", "show": "verdict", "claim": "lower", "margin": 60}, "holds"),
         ({"seeds": [1]}, "100.0"),
         ({"figure": "client", "client": 2}, "75.0"),
         ({"figure": "seconds", "round": 1}, "2.0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.support.cluster import Finished, play
 from tests.support.managers_here import managers_here
 from top_server.record.model_files import load
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SITES = {"sites": "north,south,west"}
 
 
@@ -47,6 +49,29 @@ async def played(tmp_path: Path, task: str, options: dict[str, str], clients: in
     hosts = (list(range(clients // 2)), list(range(clients // 2, clients)))
     nodes = [dataclasses.replace(node, task=name, task_option=options) for node in cluster.nodes(*hosts)]
     return await play(cluster.settings(tmp_path / "run", **given), nodes)
+
+
+def lines_of(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines with code, without imports, docstrings, comments and empty lines."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    left_out: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            left_out |= lines_of(node)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            left_out |= lines_of(node.body[0])
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return sum(bool(line) and not line.startswith("#") and number not in left_out for number, line in lines)
+
+
+@pytest.mark.parametrize("name", ["small_transformer", "image_folder", "hugging_face", "lora_text"])
+def test_an_example_has_at_most_40_lines_of_code(name: str) -> None:
+    assert 10 < lines_of_code(EXAMPLES / f"{name}.py") <= 40
 
 
 async def test_a_small_transformer_learns_with_its_own_optimiser(tmp_path: Path) -> None:
