@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc.aio
 
@@ -16,7 +18,16 @@ from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity
 from fedgsp.limits import descriptors
 from fedgsp.limits.gate import Gate, end
-from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
+from fedgsp.liveness import (
+    LOST_AFTER_S,
+    MODEL_WINDOW_BYTES,
+    MOST_DIAL_S,
+    ORDER_WINDOW_BYTES,
+    SERVER_WINDOW_BYTES,
+    keepalive,
+    window,
+)
+from fedgsp.pacing import Way, Ways
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.tls_followed import Followed
 from fedgsp.tls_probe import trusted
@@ -36,6 +47,9 @@ HELLO_TIMEOUT_S = 10.0
 HEAR_OUT_S, PAUSE_S = 10.0, 0.2
 #: So long, in seconds, a channel may have no connection because nobody has called yet. Idle connections last longer.
 FRESH_S = 30.0
+#: A connection for models to another machine may be silent for so many times `lost_after_s`: on a slow link, a lost
+#: packet holds up all that follow. The connection for orders notices that a server is gone.
+PATIENCE = 4
 #: Largest length of a refusal, which may quote the caller: gRPC drops answers with a status of more than 8 KiB.
 MAX_REASON = 500
 
@@ -84,7 +98,7 @@ async def start_server(
         logger.warning(
             "connections at %s have no TLS (--insecure): everybody who reaches it can read and change models", listen
         )
-    settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
+    settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else window(SERVER_WINDOW_BYTES))]
     settings.append(("grpc.max_allowed_incoming_connections", descriptors.for_connections()))
     server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), Gate()])
     for add in register:
@@ -157,69 +171,104 @@ def _is_here(host: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How models are sent to a server: `dial` returns their channel or raises UserError; `way` describes the link."""
+
+    dial: Callable[[], Awaitable[grpc.aio.Channel]]
+    way: Way
+
+    @classmethod
+    def of(cls, channel: grpc.aio.Channel) -> Self:
+        """A line over a channel that is open."""
+
+        async def opened() -> grpc.aio.Channel:
+            return channel
+
+        return cls(opened, Way())
+
+
+#: An address, and whether the channel carries models.
+_Key = tuple[str, bool]
+
+
 class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
-    """One channel per address; all are closed together. With `tls`, a server must prove its host and its identity.
+    """The channels to servers; all are closed together. With `tls`, a server must prove its host and its identity.
 
     Without, a server must be on this machine, unless `insecure` allows others. A server that is silent for
-    `lost_after_s` seconds is treated as lost.
+    `lost_after_s` seconds is treated as lost. There is one channel per address on this machine, and there are two per
+    address on another: one for models, and one for all other calls, which then never wait behind the bytes of a model.
     """
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S, insecure: bool = False) -> None:
         self._tls = Followed(tls) if tls else None
         self._insecure = insecure
-        self._open: dict[str, grpc.aio.Channel] = {}
-        #: Address -> loop time at which its channel was made, and the certificate that it shows.
-        self._made: dict[str, float] = {}
-        self._shown: dict[str, Tls] = {}
-        self._dialling: dict[str, asyncio.Lock] = {}
-        self._options = [
-            *_CHANNEL_OPTIONS,
-            *keepalive(lost_after_s),
-            # This setting also limits the time of a dial, which is 20 s by default.
-            ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S))),
-        ]
+        self._open: dict[_Key, grpc.aio.Channel] = {}
+        #: Loop time at which a channel was made, and the certificate that it shows.
+        self._made: dict[_Key, float] = {}
+        self._shown: dict[_Key, Tls] = {}
+        self._dialling: dict[_Key, asyncio.Lock] = {}
+        self._ways = Ways()  # by host: managers of one machine have ports of their own
+        self._lost_after_s = lost_after_s
+        # This setting also limits the time of a dial, which is 20 s by default.
+        self._dials = [("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))]
 
-    async def to(self, address: str, server: Identity) -> grpc.aio.Channel:
+    async def to(self, address: str, server: Identity, models: bool = False) -> grpc.aio.Channel:
         """The channel to the process `server` at an address. It connects by itself, and again after a loss.
 
-        With TLS, the certificate of the server is checked before. Without a connection it is checked again, because
-        either side may have a new one by then. Raises ConfigError if the connection would leave this machine without
-        TLS, and PeerError if the certificate is not that of `server`, or if no server is there.
+        `models` asks for the channel that carries models. With TLS, the certificate of the server is checked before.
+        Without a connection it is checked again, because either side may have a new one by then. Raises ConfigError if
+        the connection would leave this machine without TLS, and PeerError if the certificate is not that of `server`,
+        or if no server is there.
         """
-        async with self._dialling.setdefault(address, asyncio.Lock()):
-            if self._tls is not None and self._has_ended(address):
-                await self.drop(address)
-            if address not in self._open:
-                self._open[address] = await self._dial(address, server)
-                self._made[address] = asyncio.get_running_loop().time()
-            return self._open[address]
+        key = address, models and not is_near(address.rpartition(":")[0])
+        async with self._dialling.setdefault(key, asyncio.Lock()):
+            if self._tls is not None and self._has_ended(key):
+                await self._drop(key)
+            if key not in self._open:
+                self._open[key] = await self._dial(key, server)
+                self._made[key] = asyncio.get_running_loop().time()
+            return self._open[key]
 
-    def _has_ended(self, address: str) -> bool:
+    def _has_ended(self, key: _Key) -> bool:
         """Whether a channel has lost its connection. A channel that is new has none yet: its user is about to call."""
-        if address not in self._open:
+        if key not in self._open:
             return False
-        state, age_s = self._open[address].get_state(), asyncio.get_running_loop().time() - self._made[address]
+        state, age_s = self._open[key].get_state(), asyncio.get_running_loop().time() - self._made[key]
         idle = state is grpc.ChannelConnectivity.IDLE and age_s > FRESH_S
         return idle or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
-    async def _dial(self, address: str, server: Identity) -> grpc.aio.Channel:
+    async def _dial(self, key: _Key, server: Identity) -> grpc.aio.Channel:
+        address, models = key
         host, _, port = address.rpartition(":")
         reached = f"{loopback(host)}:{port}"
         where = target(reached)
-        options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
+        options = [*_CHANNEL_OPTIONS, *keepalive(self._lost_after_s * (PATIENCE if models else 1)), *self._dials]
+        if not is_near(host):
+            options += window(MODEL_WINDOW_BYTES if models else ORDER_WINDOW_BYTES)
         if self._tls is None:
             check_cleartext("a peer at", reached, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
-        tls = self._shown[address] = self._tls.now()
+        tls = self._shown[key] = self._tls.now()
         return grpc.aio.secure_channel(where, await trusted(reached, tls, server), options=options)
 
+    def line(self, address: str, server: Identity) -> Line:
+        """How models are sent to the process `server` at an address."""
+        return Line(
+            functools.partial(self.to, address, server, models=True), self._ways.to(address.rpartition(":")[0])
+        )
+
     def shown_at(self, address: str) -> Tls | None:
-        """The credentials with which the channel to an address was made; None without TLS."""
-        return self._shown.get(address)
+        """The credentials with which the channel for orders at an address was made; None without TLS."""
+        return self._shown.get((address, False))
 
     async def drop(self, address: str) -> None:
-        """Close the channel to an address, if there is one."""
-        channel = self._open.pop(address, None)
+        """Close the channels to an address, if there are any."""
+        for models in (False, True):
+            await self._drop((address, models))
+
+    async def _drop(self, key: _Key) -> None:
+        channel = self._open.pop(key, None)
         if channel is not None:
             await channel.close()
 

@@ -8,11 +8,21 @@ LEAST_LOST_AFTER_S = 1.0
 MOST_LOST_AFTER_S = 30.0
 #: Longest wait for a connection, in seconds. A peer that cannot be dialled is served in another way.
 MOST_DIAL_S = 5.0
-#: Number of bytes that may be on their way to another machine, beside one chunk. The answer to a ping comes after
-#: these bytes: a slow link that needs too long for them would be treated as lost although it works. gRPC alone would
-#: widen the window until buffers are full. A link with a round trip of 20 ms still carries 13 MB/s.
-WINDOW_BYTES = 256 * 1024
-SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES)]
+#: gRPC's windows to another machine, in bytes. Orders and reports have a connection with a small window. Models have a
+#: second one with a large window, of which `pacing` uses what the link carries. The window of a server is smaller,
+#: because it also holds for callers that do not keep to this pace.
+ORDER_WINDOW_BYTES = 256 * 1024
+MODEL_WINDOW_BYTES = 64 * 1024 * 1024
+SERVER_WINDOW_BYTES = 16 * 1024 * 1024
+
+
+def window(size: int) -> list[tuple[str, int]]:
+    """The gRPC settings for a window that does not change.
+
+    gRPC would change it by pings of its own. Their answers come after the bytes that were sent before, so gRPC would
+    take a slow link for a lost peer.
+    """
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", size)]
 
 
 def keepalive(lost_after_s: float) -> list[tuple[str, int]]:

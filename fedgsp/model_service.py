@@ -1,6 +1,7 @@
 """Transfer of weights: the service of a process that holds models, and the two calls of its peers."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -10,12 +11,14 @@ import grpc.aio
 from fedgsp import model_streams
 from fedgsp.access import Caller, caller, shown
 from fedgsp.channels import describe, refuse
+from fedgsp.limits.gate import peer_of
 from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.names import is_text
+from fedgsp.pacing import Pace, Way, Ways
 from fedgsp.seldom import SeldomLog
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
@@ -30,6 +33,9 @@ PROMISE_TIMEOUT_S = 24 * 3600.0
 TAKE_TIMEOUT_S = 60.0
 #: Most calls at once for one model and one caller. A node fetches a model once, unless it lost its connection.
 MOST_FETCHES, MOST_UPLOADS = 8, 1
+
+#: A reader says so often, in seconds, that it is still there: before its holder would ask, whatever `--lost-after` is.
+SIGN_S = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +66,7 @@ class ModelServicer:
         self._max_bytes = max_bytes
         self._make_room = make_room
         self._fetches, self._uploads = Turns(MOST_FETCHES), Turns(MOST_UPLOADS)
+        self._ways = Ways()
         self._not_given = SeldomLog(logger, logging.INFO, "request")
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -86,9 +93,12 @@ class ModelServicer:
         model_id, loop = request.model_id, asyncio.get_running_loop()
 
         async def receipt() -> bool:
-            answer = await anext(stream, request)
-            require(answer.HasField("receipt"), FailureCode.BAD_STREAM, "no receipt came for what is in the window")
-            return not answer.receipt.refused
+            while (answer := await anext(stream, request)) is not request:
+                if answer.HasField("receipt"):
+                    return not answer.receipt.refused
+                if answer.model_id:
+                    break
+            raise WeightsError(FailureCode.BAD_STREAM, "no receipt came for what was sent")
 
         with self._fetches.of((_who(), model_id)):
             try:
@@ -100,13 +110,16 @@ class ModelServicer:
                 self._not_given.line(f"model={model_id[:100]!r} was not given: {error}")
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
+            pace = Pace(self._ways.to(peer_of(context)), receipt, model_streams.CHUNK_TIMEOUT_S)
             try:
-                async with asyncio.timeout(TAKE_TIMEOUT_S) as limit:
-                    async for chunk in chunks_of(model_id, weights, receipt if is_here(request.machine) else None):
+                async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
+                    async for chunk in chunks_of(model_id, weights, pace, is_here(request.machine)):
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
                         yield chunk
-                self._served(model_id, caller(), weights.buffer.nbytes)
+                    # Now, because the reader goes as soon as it has the model.
+                    self._served(model_id, caller(), weights.buffer.nbytes)
+                    await pace.settled()
             except WeightsError as error:
                 await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
 
@@ -180,9 +193,7 @@ async def fetch(
         timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
 
-    async def send_receipt(taken: bool) -> None:
-        await _write(call, model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=not taken)))
-
+    answers = _Answers(call)
     try:
         async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
             await _write(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
@@ -192,7 +203,7 @@ async def fetch(
             max_bytes,
             lambda found: found == model_id,
             None if promised else model_streams.CHUNK_TIMEOUT_S,
-            send_receipt,
+            answers.receipt,
             on_chunk,
             make_room,
         )
@@ -204,6 +215,7 @@ async def fetch(
             FailureCode.NO_SUCH_MODEL if unknown else FailureCode.UNREACHABLE, describe(error)
         ) from error
     finally:
+        answers.end()
         call.cancel()
     require(
         digest in (b"", weights.digest),
@@ -213,6 +225,40 @@ async def fetch(
     return weights
 
 
+class _Answers:
+    """What a reader says to a holder while chunks come: receipts, and signs that it is still there.
+
+    If a packet is lost on a slow link, no chunk comes for seconds. A holder that hears nothing sends a ping, whose
+    answer comes no sooner; it would take its reader for lost.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._one_by_one = asyncio.Lock()
+        self._signs: asyncio.Task[None] | None = None
+
+    async def receipt(self, taken: bool) -> None:
+        """Confirms a chunk, or refuses a window."""
+        if self._signs is None:
+            self._signs = asyncio.create_task(self._give_signs())
+        await self._say(model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=not taken)))
+
+    async def _give_signs(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while True:
+                await asyncio.sleep(SIGN_S)
+                await self._say(model_pb2.FetchRequest())
+
+    async def _say(self, request: model_pb2.FetchRequest) -> None:
+        async with self._one_by_one:
+            await _write(self._call, request)
+
+    def end(self) -> None:
+        """The transfer is over."""
+        if self._signs is not None:
+            self._signs.cancel()
+
+
 async def upload(
     channel: grpc.aio.Channel,
     model_id: str,
@@ -220,10 +266,12 @@ async def upload(
     on_chunk: Callable[[], None] = lambda: None,
     receiver: str = "",
     ticket: bytes = b"",
+    way: Way | None = None,
 ) -> None:
     """Upload a model to the process that asked for it, and gave the `ticket`; raises WeightsError.
 
-    The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known.
+    The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known, and `way` what
+    earlier uploads have found about the link.
     """
     call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
         metadata=shown(ticket)
@@ -240,11 +288,14 @@ async def upload(
         )
         return not answer.refused
 
+    pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
     try:
-        async for message in chunks_of(model_id, weights, receipt if is_here(receiver) else None):
-            await _write(call, message)
-            on_chunk()
-        await call.done_writing()
+        async with pace:
+            async for message in chunks_of(model_id, weights, pace, is_here(receiver)):
+                await _write(call, message)
+                on_chunk()
+            await call.done_writing()
+            await pace.settled()
         require(
             await call.read() is grpc.aio.EOF,
             FailureCode.BAD_STREAM,

@@ -17,6 +17,7 @@ from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
+from fedgsp.pacing import Pace, Receipt
 from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go, reserve
 from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, require, total_bytes
@@ -31,33 +32,33 @@ CHUNK_TIMEOUT_S = 30.0
 MAX_TENSORS = MOST_TENSORS
 
 T = TypeVar("T")
-#: Waits for the receiver's message that it has read a slot of the window; False if the receiver refuses the window.
-Receipt = Callable[[], Awaitable[bool]]
 #: Sends this message.
 SendReceipt = Callable[[bool], Awaitable[None]]
 
 
-async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = None) -> AsyncIterator[bytes]:
-    """The messages that carry a model to one receiver: a header, then the weights in chunks.
+async def chunks_of(model_id: str, weights: Weights, pace: Pace, here: bool) -> AsyncIterator[bytes]:
+    """The messages that carry a model to one receiver: a header, then the weights in chunks, at its `pace`.
 
-    `receipt` is given if the receiver is on this machine. A large model is then offered through a window (shared
-    memory), and its chunks say only which part of the window to read. Raises WeightsError if the receiver does not
-    confirm that it reads the window.
+    If the receiver is `here`, on this machine, a large model is offered through a window (shared memory), and its
+    chunks say only which part of the window to read. Raises WeightsError if the receiver does not confirm a chunk.
     """
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
-    window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None
-    yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else ""))
+    window = windows.lend() if here and ref.size >= windows.LEAST_BYTES else None
+    yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else "", paced=True))
     # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
     digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
     stream, what = encoded(weights, CHUNK_BYTES), f"model {model_id!r}"
-    if receipt is not None and window is not None and await _in_time(receipt(), what):
-        async for message in _through(window, stream, receipt, what):
+    if window is not None and await _in_time(pace.receipt(), what):
+        async for message in _through(window, stream, pace.receipt, what):
             yield message
     else:
         if window is not None:
             windows.give_back(window)  # the receiver could not open it
-        for chunk in stream:
-            yield chunks.data(chunk)
+        for block in stream:
+            while block:
+                part, block = block[: pace.chunk_bytes], block[pace.chunk_bytes :]
+                await pace.turn(len(part))
+                yield chunks.data(part)
     yield chunks.digest(await digest if digest is not None else weights.digest)
 
 
@@ -127,7 +128,7 @@ async def received(
         ) from None
     finiteness, hasher, filled = Finiteness(weights), blake3(), 0
     decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
-    async for part in _content(stream, header.window, what, send_receipt):
+    async for part in _content(stream, header, what, send_receipt):
         if isinstance(part, chunks.Digest):
             weights.known_digest = part.value
             continue
@@ -160,16 +161,17 @@ async def received(
 
 
 async def _content(
-    stream: AsyncIterator[bytes], offered: str, what: str, send_receipt: SendReceipt
+    stream: AsyncIterator[bytes], header: ModelHeader, what: str, send_receipt: SendReceipt
 ) -> AsyncIterator[memoryview | chunks.Digest]:
     """What follows a header: bytes, to be read before the next are asked for, and in the end their digest, if it came.
 
-    The bytes come through the `offered` window. If there is none, or it cannot be opened, they come in the messages.
+    The bytes come through the window that the header offers. If there is none, or it cannot be opened, they come in
+    the messages, and each message is confirmed if the sender is paced.
     """
     window, number = None, 0
-    if offered:
+    if header.window:
         try:
-            window = windows.opened(offered)
+            window = windows.opened(header.window)
         except OSError as error:
             logger.info("%s: no window: %s", what, error)
         await _in_time(send_receipt(window is not None), what)
@@ -185,6 +187,8 @@ async def _content(
                 await _in_time(send_receipt(True), what)
             case memoryview() if part:
                 yield part
+                if header.paced:
+                    await _in_time(send_receipt(True), what)
             case chunks.Digest():
                 yield part
                 return

@@ -11,7 +11,7 @@ import grpc.aio
 
 from fedgsp import wire
 from fedgsp.access import shown
-from fedgsp.channels import describe
+from fedgsp.channels import Line, describe
 from fedgsp.errors import UserError
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
@@ -88,12 +88,15 @@ class Attachment:
         ticket: bytes = b"",
         door: Door | None = None,
         receipts: Receipts | None = None,
+        line: Line | None = None,
     ) -> None:
         """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders.
 
-        `receipts` signs results and keeps what was signed.
+        `receipts` signs results and keeps what was signed. Models are uploaded by `line`, or else by the channel for
+        orders.
         """
         self._receipts = receipts or Receipts()
+        self._line = line or Line.of(channel)
         self._channel = channel
         self._attached = attached
         self._worker = worker
@@ -209,7 +212,11 @@ class Attachment:
         self._send(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
-        await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver, ticket)
+        try:
+            channel = await self._line.dial()
+        except UserError as error:
+            raise WeightsError(FailureCode.UNREACHABLE, str(error)) from None
+        await upload(channel, model_id, weights, self._worker.chunk_went, receiver, ticket, self._line.way)
 
     async def _report_progress(self) -> None:
         """Reports progress once a second. An order that waits progresses with the slot and the network."""

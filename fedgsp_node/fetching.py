@@ -161,7 +161,8 @@ class Fetcher:
         try:
             forbidden = self._not_dialled(source.address)
             require(not forbidden, FailureCode.POLICY, forbidden)
-            channel = await self._channels.to(resolve(source.address, self._host), HOLDERS[source.kind](source.name))
+            holder = HOLDERS[source.kind](source.name)
+            channel = await self._channels.to(resolve(source.address, self._host), holder, models=True)
         except UserError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
         weights = await fetch(

@@ -365,6 +365,7 @@ class _Node:
                     ticket,
                     self._door,
                     self._receipts(self._channels.shown_at(address)),
+                    self._channels.line(address, manager_of(manager)),
                 )
                 over, reason = await attachment.serve()
             self._ends.line(f"manager={manager[:100]}: the connection ended: {reason}")

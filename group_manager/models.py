@@ -161,7 +161,7 @@ class Models:
                     self._store.put(model_id, await self._mean_of(self._request.parts))
                 case Origin.TOP_SERVER:
                     weights = await fetch(
-                        await self._channels.to(self._request.start_address, TOP_SERVER),
+                        await self._channels.to(self._request.start_address, TOP_SERVER, models=True),
                         model_id,
                         None,
                         self._request.max_model_bytes,

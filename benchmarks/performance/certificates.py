@@ -8,11 +8,11 @@ from pathlib import Path
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
-def make(directory: Path) -> tuple[Path, Path, Path]:
-    """Makes a CA, and a certificate with its key for 127.0.0.1 and localhost, valid for a day. Needs `openssl` 3."""
+def make(directory: Path, ip: str = "127.0.0.1") -> tuple[Path, Path, Path]:
+    """Makes a CA, and a certificate with its key for localhost and an IP, valid for a day. Needs `openssl` 3."""
     ca, cert, key = (directory / name for name in ("ca.pem", "here.pem", "here.key"))
     ca_key, wish = directory / "ca.key", directory / "here.csr"
-    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,URI:fedgsp://node/reader")
+    names = ("-addext", f"subjectAltName=DNS:localhost,IP:{ip},URI:fedgsp://node/reader")
     _openssl("req", "-x509", *_NEW_KEY, "-days", "1", "-subj", "/CN=ca", "-keyout", ca_key, "-out", ca)
     _openssl("req", "-new", *_NEW_KEY, "-subj", "/CN=here", *names, "-keyout", key, "-out", wish)
     signed = ("-CA", ca, "-CAkey", ca_key, "-copy_extensions", "copy", "-days", "1", "-out", cert)

@@ -77,3 +77,6 @@ class ModelHeader:
     encoding: str = ""
     #: Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks.
     window: str = ""
+    #: Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link
+    #: carries.
+    paced: bool = False

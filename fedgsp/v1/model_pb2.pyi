@@ -146,7 +146,9 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):
-    """Answers a header that offers a window, and every chunk that was put into the window. Its slot is then free again."""
+    """Answers a header that offers a window, and every chunk that was put into the window: its slot is then free again.
+    Answers also every chunk with bytes, if the header says that the sender is paced.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -213,12 +215,15 @@ class ModelHeader(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
+    PACED_FIELD_NUMBER: _builtins.int
     encoding: _builtins.str
     """How the bytes are encoded. Empty: they are the buffer itself. "bfloat16": of every four bytes of a float32 tensor
     (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the buffer's.
     """
     window: _builtins.str
     """Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks."""
+    paced: _builtins.bool
+    """Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link carries."""
     @_builtins.property
     def ref(self) -> Global___ModelRef:
         """Id and size of the model. The digest is empty: it follows after the bytes."""
@@ -234,10 +239,11 @@ class ModelHeader(_message.Message):
         tensors: _abc.Iterable[Global___TensorSpec] | None = ...,
         encoding: _builtins.str = ...,
         window: _builtins.str = ...,
+        paced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "ref", b"ref", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "paced", b"paced", "ref", b"ref", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -71,7 +71,8 @@ async def test_a_model_comes_as_it_was_through_a_window(elements: int, bfloat16:
 
 async def test_a_small_model_travels(ways: Ways) -> None:
     await fetched(some_weights(3, vector(windows.LEAST_BYTES // 4 - 2)))
-    assert (ways.in_window, ways.travelled) == (0, 2)
+    assert not ways.in_window
+    assert ways.travelled > 1
 
 
 async def test_many_small_tensors_fill_slots_together(ways: Ways) -> None:

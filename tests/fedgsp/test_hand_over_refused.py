@@ -71,7 +71,7 @@ async def test_a_receiver_that_sends_no_receipt_is_refused(says: str) -> None:
             await asking.call.write(model_pb2.FetchRequest(model_id="m"))
         await asking.call.done_writing()
         code, why = await asking.ended()
-    assert (code, why) == (grpc.StatusCode.ABORTED, "bad_stream: no receipt came for what is in the window")
+    assert (code, why) == (grpc.StatusCode.ABORTED, "bad_stream: no receipt came for what was sent")
     assert not windows._spare  # who knows who reads it
 
 

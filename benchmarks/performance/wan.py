@@ -1,0 +1,241 @@
+"""Measures one transfer of a model over long and over thin links: `python -m benchmarks.performance.wan`.
+
+Each link is a proxy with a round trip and a rate (`slow_link`). A holder on one side gives 26 MB to a reader on the
+other. FedGSP's reader fetches as nodes do; the uploader sends as nodes do that accept no connections. The comparisons
+are raw TCP and a plain gRPC stream with gRPC's own window, which check nothing. The first transfer between two
+processes finds out what the link carries; the other rows are of later ones, like almost all transfers of a run.
+Everything runs in a network namespace with an address that is not loopback; this needs Linux and root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+
+from benchmarks.performance import certificates
+from benchmarks.performance.rows import Row, main
+from benchmarks.performance.sizes import LEAF_CNN
+from fedgsp import windows
+from fedgsp.access import AccessControl
+from fedgsp.channels import Channels, Line, start_server
+from fedgsp.identity import node
+from fedgsp.messages import TensorSpec
+from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
+from fedgsp.tls import Tls, load, tls_files
+from fedgsp.weights import Weights
+
+#: Round trips in milliseconds, and rates in Mbit/s.
+LINKS = [(100, 1000), (20, 1000), (100, 100)]
+HOST = "10.97.98.1"
+NAMESPACE = f"fedgsp-wan-{os.getpid()}"
+CHUNK_BYTES = 2 * 1024 * 1024
+KEY = Issuer(bytes(KEY_BYTES))
+READER = node("reader")
+
+
+def _model() -> Weights:
+    weights = Weights.empty((TensorSpec("w", "float32", (LEAF_CNN,)),))
+    weights.arrays["w"][...] = np.random.default_rng(0).standard_normal(LEAF_CNN, np.float32)
+    _ = weights.digest
+    return weights
+
+
+def _say(port: object) -> None:
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+
+
+def hold_tcp() -> None:
+    """Sends the model to everybody who sends a byte."""
+    content = _model().buffer.tobytes()
+    listening = socket.create_server((HOST, 0))
+    _say(listening.getsockname()[1])
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while connection.recv(1):
+            connection.sendall(content)
+
+    while True:
+        threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+
+async def hold_bare() -> None:
+    """Streams the model by plain gRPC."""
+    content = _model().buffer.tobytes()
+
+    async def give(_: bytes, context: object) -> AsyncIterator[bytes]:
+        for start in range(0, len(content), CHUNK_BYTES):
+            yield content[start : start + CHUNK_BYTES]
+
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    handler = grpc.method_handlers_generic_handler("Bare", {"Give": grpc.unary_stream_rpc_method_handler(give)})
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    _say(port)
+    await asyncio.Event().wait()
+
+
+async def hold_ours(tls: Tls | None) -> None:
+    """Serves the model as a node does, and takes uploads as a group manager does."""
+    windows.choose("network")
+    store = ModelStore()
+    model = _model()
+    store.put("model", model)
+    servicer = ModelServicer(store, may_upload=lambda name: True, max_bytes=lambda: 1 << 30, served=lambda *_: None)
+    doors = {verb: Door(KEY.key_of(READER)) for verb in (Verb.FETCH, Verb.UPLOAD)}
+    guard = AccessControl(doors, tls is not None)
+    _, address = await start_server(f"{HOST}:0", [servicer.add_to], guard, tls, insecure=True)
+    _say(address.rpartition(":")[2])
+    while True:  # uploads are measured, not kept
+        await asyncio.sleep(0.05)
+        store.release(list(store.ids("up/")))
+
+
+@contextlib.contextmanager
+def _process(*command: str) -> Iterator[int]:
+    started = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert started.stdout is not None
+        yield int(started.stdout.readline())
+    finally:
+        started.kill()
+        started.wait()
+
+
+@contextlib.contextmanager
+def _behind_link(kind: str, round_trip_ms: float, mbit: float, files: list[str]) -> Iterator[int]:
+    rate, trip = str(mbit * 1e6 / 8), str(round_trip_ms / 1e3)
+    with (
+        _process("benchmarks.performance.wan", "hold", kind, *files) as port,
+        _process("benchmarks.performance.slow_link", HOST, HOST, str(port), rate, trip) as reached,
+    ):
+        yield reached
+
+
+def _read_tcp(port: int, repeats: int) -> list[float]:
+    size, took = _model().buffer.nbytes, []
+    with socket.create_connection((HOST, port)) as connection:
+        for _ in range(repeats):
+            begin, left = time.perf_counter(), size
+            connection.sendall(b"?")
+            while left:
+                left -= len(connection.recv(min(left, 1 << 20)))
+            took.append(time.perf_counter() - begin)
+    return took
+
+
+async def _read_bare(port: int, repeats: int) -> list[float]:
+    took = []
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+        await channel.channel_ready()
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            async for _chunk in channel.unary_stream("/Bare/Give")(b""):
+                pass
+            took.append(time.perf_counter() - begin)
+    return took
+
+
+async def _read_ours(port: int, repeats: int, tls: Tls | None) -> list[float]:
+    windows.choose("network")
+    ticket = KEY.ticket(READER, Ticket(Verb.FETCH, "model", READER))
+    took = []
+    async with Channels(tls, insecure=True) as channels:
+        for _ in range(repeats):
+            channel = await channels.to(f"{HOST}:{port}", READER, models=True)
+            await channel.channel_ready()
+            begin = time.perf_counter()
+            await fetch(channel, "model", None, 1 << 30, ticket=ticket)
+            took.append(time.perf_counter() - begin)
+    return took
+
+
+async def _upload_ours(port: int, repeats: int) -> list[float]:
+    windows.choose("network")
+    model, took = _model(), []
+    async with Channels(insecure=True) as channels:
+        line: Line = channels.line(f"{HOST}:{port}", READER)
+        for number in range(repeats):
+            channel = await line.dial()
+            await channel.channel_ready()
+            name = f"up/{number}"
+            ticket = KEY.ticket(READER, Ticket(Verb.UPLOAD, name, READER))
+            begin = time.perf_counter()
+            await upload(channel, name, model, ticket=ticket, way=line.way)
+            took.append(time.perf_counter() - begin)
+    return took
+
+
+def measure(repeats: int) -> list[Row]:
+    """The rows of all links; in each link the kinds are measured one after the other."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(path) for path in certificates.make(Path(folder), HOST)]
+        tls = load(tls_files(*map(Path, files)))
+        for round_trip_ms, mbit in LINKS:
+            link = f"{round_trip_ms} ms, {mbit} Mbit/s"
+            floor_s = _model().buffer.nbytes / (mbit * 1e6 / 8) + round_trip_ms / 1e3
+            with _behind_link("tcp", round_trip_ms, mbit, []) as port:
+                tcp = tuple(_read_tcp(port, repeats))
+            with _behind_link("bare", round_trip_ms, mbit, []) as port:
+                bare = asyncio.run(_read_bare(port, repeats + 1))
+            with _behind_link("ours", round_trip_ms, mbit, []) as port:
+                ours = asyncio.run(_read_ours(port, repeats + 1, None))
+            with _behind_link("ours", round_trip_ms, mbit, []) as port:
+                up = asyncio.run(_upload_ours(port, repeats + 1))
+            with _behind_link("ours", round_trip_ms, mbit, files) as port:
+                secured = asyncio.run(_read_ours(port, repeats + 1, tls))
+            note = f"floor {floor_s:.2f} s"
+            rows += [
+                Row(f"bare gRPC, {link}", "s", tuple(bare[1:]), 1.15, "raw TCP", tcp, note=note),
+                Row(f"fetch, {link}", "s", tuple(ours[1:]), 1.15, "raw TCP", tcp),
+                Row(f"fetch, {link}", "s", (ours[0],), 2.0, "raw TCP", tcp, note="the first"),
+                Row(f"upload, {link}", "s", tuple(up[1:]), 1.15, "raw TCP", tcp),
+                Row(f"fetch with mutual TLS, {link}", "s", tuple(secured[1:]), 1.15, "raw TCP", tcp),
+            ]
+    return rows
+
+
+def _in_namespace() -> int:
+    """Runs this measure again in a new network namespace, which has HOST as an address."""
+    for words in (["netns", "add", NAMESPACE], ["-n", NAMESPACE, "link", "set", "lo", "up"]):
+        subprocess.run(["ip", *words], check=True)
+    try:
+        subprocess.run(["ip", "-n", NAMESPACE, "address", "add", f"{HOST}/32", "dev", "lo"], check=True)
+        command = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-m", "benchmarks.performance.wan"]
+        return subprocess.run([*command, *sys.argv[1:]], check=False, env={**os.environ, "FEDGSP_WAN": "1"}).returncode
+    finally:
+        subprocess.run(["ip", "netns", "delete", NAMESPACE], check=False)
+
+
+def _hold(kind: str, files: list[str]) -> None:
+    if kind == "tcp":
+        hold_tcp()
+    else:
+        tls = load(tls_files(*map(Path, files))) if files else None
+        asyncio.run(hold_bare() if kind == "bare" else hold_ours(tls))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["hold"]:
+        _hold(sys.argv[2], sys.argv[3:])
+    elif "FEDGSP_WAN" in os.environ:
+        main(measure, __doc__ or "", repeats=3)
+    else:
+        sys.exit(_in_namespace())

@@ -1,0 +1,159 @@
+"""How much of a model is on its way to another machine at once: enough for the link, and little in queues.
+
+The receiver confirms every chunk. So a transfer is never silent, and neither end takes a slow link for a lost peer.
+Other connections of the same link wait for what is in its queues: a window that follows the round trips bounds it.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from fedgsp.liveness import MODEL_WINDOW_BYTES
+from fedgsp.messages import FailureCode
+from fedgsp.weights import require
+
+#: The window of a link that is not known, in bytes: a link of 100 kB/s needs 0.7 s for them.
+FIRST_BYTES = 64 * 1024
+LEAST_BYTES = 16 * 1024
+#: A full window has this many chunks, within the limits that follow, in bytes.
+CHUNKS = 8
+LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
+#: So long, in seconds, may bytes wait in the queues of a link.
+QUEUE_S = 0.7
+#: What was found about a way is forgotten after so many seconds, because routes change.
+FORGET_S = 600.0
+#: Largest number of ways that are remembered.
+MOST_WAYS = 4096
+
+#: Waits for the receiver's next confirmation; False if the receiver refuses.
+Receipt = Callable[[], Awaitable[bool]]
+
+
+class Way:
+    """The link to one receiver, as its transfers have found it. Transfers at the same time share its window."""
+
+    def __init__(self) -> None:
+        #: Bytes that may be on their way, and those that are.
+        self.window, self.flying = FIRST_BYTES, 0
+        #: The shortest round trip in seconds, and the time since which it is known.
+        self.shortest_s, self._since = math.inf, -math.inf
+        self._transfers: set[Pace] = set()
+
+    def begin(self, transfer: "Pace", now: float) -> None:
+        """One more transfer uses the link. The first after a pause begins with half the window, in case it changed."""
+        if now - self._since > FORGET_S:
+            self.shortest_s, self._since = math.inf, now
+        if not self._transfers:
+            self.window = max(FIRST_BYTES, self.window // 2)
+        self._transfers.add(transfer)
+
+    def end(self, transfer: "Pace") -> None:
+        """A transfer has ended; what it had on its way does not count any more."""
+        self._transfers.discard(transfer)
+
+    def confirmed(self, flying: int, took_s: float) -> None:
+        """Learn from a chunk: `flying` bytes, it included, were on their way when it left; it took so many seconds.
+
+        In a round trip of `took_s` the link carried `flying` bytes. The window is what it carries in the shortest
+        round trip and QUEUE_S. It does not shrink only because the sender had less to send.
+        """
+        self.shortest_s = min(self.shortest_s, took_s)
+        found = int(flying * (self.shortest_s + QUEUE_S) / max(took_s, 1e-6))
+        if found > self.window or took_s > self.shortest_s + QUEUE_S:
+            self.window = min(max(found, LEAST_BYTES), MODEL_WINDOW_BYTES)
+        for transfer in self._transfers:
+            transfer.changed.set()
+
+
+class Ways:
+    """The ways to the receivers of a process; those that were used last are remembered."""
+
+    def __init__(self) -> None:
+        self._ways: OrderedDict[str, Way] = OrderedDict()
+
+    def to(self, receiver: str) -> Way:
+        """The way to a receiver, named by any text that stays the same for it."""
+        way = self._ways.setdefault(receiver, Way())
+        self._ways.move_to_end(receiver)
+        while len(self._ways) > MOST_WAYS:
+            self._ways.popitem(last=False)
+        return way
+
+
+class Pace:
+    """The chunks of one transfer: when the next may leave, and which of them the receiver has confirmed."""
+
+    def __init__(self, way: Way, receipt: Receipt, timeout_s: float, clock: Callable[[], float] = time.monotonic):
+        """`receipt` waits for the receiver's next message, at most `timeout_s`."""
+        self.receipt = receipt
+        #: Set whenever a chunk of this link leaves or is confirmed.
+        self.changed = asyncio.Event()
+        self._way, self._timeout_s, self._clock = way, timeout_s, clock
+        self._flying: deque[tuple[int, int, float]] = deque()  # size, bytes on their way with it, time
+        self._all_sent = False
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def chunk_bytes(self) -> int:
+        """A good size for the next chunk: small on a slow link, so that confirmations keep coming."""
+        size = self._way.window // CHUNKS
+        return min(max(size - size % LEAST_CHUNK, LEAST_CHUNK), MOST_CHUNK)
+
+    async def turn(self, size: int) -> None:
+        """Wait until a chunk of `size` bytes may leave, and count it; WeightsError if the receiver is silent."""
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen())
+            self._listening.add_done_callback(lambda _: self.changed.set())
+        while self._flying and self._way.flying + size > self._way.window:
+            await self._news()
+        self._way.flying += size
+        self._flying.append((size, self._way.flying, self._clock()))
+        self.changed.set()
+
+    async def settled(self) -> None:
+        """Wait until the receiver has confirmed every chunk; raises WeightsError if it is silent or refuses."""
+        self._all_sent = True
+        self.changed.set()
+        if self._listening is not None:
+            await self._listening
+
+    async def _news(self) -> None:
+        """Wait for a confirmation; raises what has ended the listening."""
+        assert self._listening is not None
+        self.changed.clear()
+        if self._listening.done():
+            await self._listening
+        await self.changed.wait()
+
+    async def _listen(self) -> None:
+        while True:
+            while not self._flying:
+                if self._all_sent:
+                    return
+                self.changed.clear()
+                await self.changed.wait()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    taken = await self.receipt()
+            except TimeoutError:
+                require(False, FailureCode.STALLED, f"nothing was confirmed for {self._timeout_s:.0f} s")
+            require(taken, FailureCode.BAD_STREAM, "the receiver refused a chunk that it had asked for")
+            size, flying, at = self._flying.popleft()
+            self._way.flying -= size
+            self._way.confirmed(flying, self._clock() - at)
+
+    async def __aenter__(self) -> Self:
+        self._way.begin(self, self._clock())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        self._way.flying -= sum(size for size, _, _ in self._flying)
+        self._flying.clear()
+        self._way.end(self)

@@ -1,0 +1,174 @@
+"""Models on their way to another machine: on any link, the link is full and its queue is short."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgsp import pacing
+from fedgsp.liveness import MODEL_WINDOW_BYTES
+from fedgsp.messages import FailureCode
+from fedgsp.pacing import FIRST_BYTES, LEAST_BYTES, QUEUE_S, Pace, Way, Ways
+from fedgsp.weights import WeightsError
+
+
+@dataclass
+class Found:
+    """What became of a simulated transfer: seconds in all, and the longest wait in the queue of the link."""
+
+    took_s: float
+    longest_wait_s: float
+
+
+def transferred(
+    way: Way, size: int, rate: float, round_trip_s: float, begin: float = 0.0, noise_s: float = 0.0
+) -> Found:
+    """A transfer over a link with a queue without end, by the rules of `Pace`, in simulated time."""
+    silent = Pace(way, Receiver().receipt, 1.0)
+    way.begin(silent, begin)
+    now, free_at, flying, sent, longest, count = begin, begin, 0, 0, 0.0, 0
+    confirmations: list[tuple[float, int, int, float]] = []
+    while sent < size or confirmations:
+        chunk = min(size - sent, max(pacing.LEAST_CHUNK, min(way.window // pacing.CHUNKS, pacing.MOST_CHUNK)))
+        if chunk and (not flying or flying + chunk <= way.window):
+            flying, sent, count = flying + chunk, sent + chunk, count + 1
+            longest = max(longest, free_at - now)
+            free_at = max(now, free_at) + chunk / rate
+            back = free_at + round_trip_s + (noise_s if count % 7 == 0 else 0.0)
+            heapq.heappush(confirmations, (back, chunk, flying, now))
+            continue
+        now, came, beside, at = heapq.heappop(confirmations)
+        flying -= came
+        way.confirmed(beside, now - at)
+    way.end(silent)
+    return Found(now - begin, longest)
+
+
+@given(
+    rate=st.sampled_from([3e4, 1e5, 1e6, 1.25e7, 1.25e8]),
+    round_trip_s=st.sampled_from([0.001, 0.02, 0.1, 0.3]),
+    noise_s=st.sampled_from([0.0, 0.005, 0.05]),
+)
+def test_a_link_is_full_and_its_queue_is_short(rate: float, round_trip_s: float, noise_s: float) -> None:
+    way, size = Way(), int(max(3e6, min(rate * 20, 3e8)))
+    first = transferred(way, size, rate, round_trip_s, noise_s=noise_s)
+    again = transferred(way, size, rate, round_trip_s, first.took_s + 1, noise_s)
+    # What cannot be in a window of 64 MiB, or in the first window, is not the fault of this rule.
+    possible = max(size / rate, size * round_trip_s / MODEL_WINDOW_BYTES) + round_trip_s
+    assert again.took_s <= 1.2 * possible + 0.05
+    assert first.took_s <= 1.2 * possible + 10 * round_trip_s + 0.1
+    bound = max(QUEUE_S + 2 * round_trip_s + noise_s, FIRST_BYTES / rate)
+    assert max(first.longest_wait_s, again.longest_wait_s) <= 1.5 * bound
+
+
+def test_a_link_that_became_slow_gets_a_smaller_window() -> None:
+    way = Way()
+    transferred(way, 10**8, 1.25e8, 0.02)
+    assert way.window > 10**7
+    transferred(way, 10**7, 2e5, 0.02, begin=10.0)
+    assert way.window < 10**6
+
+
+def test_what_was_found_is_forgotten_because_routes_change() -> None:
+    way = Way()
+    transferred(way, 10**7, 1.25e8, 0.001)
+    found = way.shortest_s
+    transferred(way, 10**4, 1.25e8, 0.5, begin=pacing.FORGET_S - 1)
+    assert way.shortest_s == found
+    transferred(way, 10**4, 1.25e8, 0.5, begin=2 * pacing.FORGET_S)
+    assert way.shortest_s >= 0.5
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 1e6)), max_size=50))
+def test_a_window_keeps_its_limits_whatever_a_receiver_confirms(confirmed: list[tuple[int, float]]) -> None:
+    way = Way()
+    for flying, took_s in confirmed:
+        way.confirmed(flying, took_s)
+        assert LEAST_BYTES <= way.window <= MODEL_WINDOW_BYTES
+
+
+def test_only_the_ways_that_were_used_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "MOST_WAYS", 2)
+    ways = Ways()
+    first, second = ways.to("a"), ways.to("b")
+    assert ways.to("a") is first
+    ways.to("c")
+    assert ways.to("a") is first
+    assert ways.to("b") is not second
+
+
+class Receiver:
+    """Confirms as many chunks as it is allowed to."""
+
+    def __init__(self) -> None:
+        self.allowed = asyncio.Semaphore(0)
+        self.answer = True
+
+    async def receipt(self) -> bool:
+        await self.allowed.acquire()
+        return self.answer
+
+
+async def test_a_sender_waits_when_its_window_is_full_and_for_the_last_confirmation() -> None:
+    receiver = Receiver()
+    async with Pace(Way(), receiver.receipt, 10.0) as pace:
+        for _ in range(4):
+            await pace.turn(FIRST_BYTES // 4)
+        waiting = asyncio.create_task(pace.turn(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        receiver.allowed.release()
+        await waiting
+        settling = asyncio.create_task(pace.settled())
+        for _ in range(3):
+            receiver.allowed.release()
+        await asyncio.sleep(0)
+        assert not settling.done()
+        receiver.allowed.release()
+        await settling
+
+
+async def test_transfers_at_the_same_time_share_a_window_and_none_starves() -> None:
+    way, first, second = Way(), Receiver(), Receiver()
+    async with Pace(way, first.receipt, 10.0) as one, Pace(way, second.receipt, 10.0) as other:
+        await one.turn(FIRST_BYTES)
+        await other.turn(FIRST_BYTES)  # every transfer may have one chunk on its way
+        waiting = asyncio.create_task(other.turn(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        first.allowed.release()
+        second.allowed.release()
+        await waiting
+    assert way.flying == 0
+
+
+async def test_a_transfer_without_chunks_is_settled_at_once() -> None:
+    async with Pace(Way(), Receiver().receipt, 10.0) as pace:
+        await pace.settled()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(True, FailureCode.STALLED), (False, FailureCode.BAD_STREAM)])
+async def test_a_receiver_that_is_silent_or_refuses_ends_the_transfer(answer: bool, code: FailureCode) -> None:
+    receiver = Receiver()
+    receiver.answer = answer
+    if not answer:
+        receiver.allowed.release()
+    async with Pace(Way(), receiver.receipt, 0.01) as pace:
+        await pace.turn(FIRST_BYTES)
+        with pytest.raises(WeightsError) as caught:
+            await pace.turn(1)
+        assert caught.value.failure.code is code
+        with pytest.raises(WeightsError):
+            await pace.settled()
+
+
+async def test_a_listener_ends_with_its_transfer() -> None:
+    before = asyncio.all_tasks()
+    async with Pace(Way(), Receiver().receipt, 10.0) as pace:
+        await pace.turn(1)
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,88 @@
+"""Models and orders to another machine share a link, but no connection."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from fedgsp.channels import Channels, start_server
+from fedgsp.identity import TOP_SERVER
+from fedgsp.messages import TensorSpec
+from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_store import ModelStore
+from fedgsp.weights import Weights
+from tests.support.callers import OPEN
+
+COUNT = 60_000
+TENSORS = (TensorSpec("w", "float32", (COUNT,)),)
+
+
+@pytest.fixture(autouse=True)
+def _far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp.channels.is_near", lambda host: False)
+
+
+def echo(server: grpc.aio.Server) -> None:
+    async def answer(request: bytes, _: object) -> bytes:
+        return request
+
+    handler = grpc.method_handlers_generic_handler("test", {"Echo": grpc.unary_unary_rpc_method_handler(answer)})
+    server.add_generic_rpc_handlers((handler,))
+
+
+@asynccontextmanager
+async def behind_link(address: str, rate: float, round_trip_s: float) -> AsyncIterator[str]:
+    """An address at which a server is reached over a link that all connections share."""
+    host, _, port = address.rpartition(":")
+    command = [sys.executable, "-m", "benchmarks.performance.slow_link", "127.0.0.1", host, port]
+    link = await asyncio.create_subprocess_exec(*command, str(rate), str(round_trip_s), stdout=asyncio.subprocess.PIPE)
+    assert link.stdout is not None
+    try:
+        yield f"127.0.0.1:{int(await link.stdout.readline())}"
+    finally:
+        link.kill()
+        await link.wait()
+
+
+async def test_models_have_a_channel_to_another_machine_and_none_on_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Channels(insecure=True) as channels:
+        orders, models = [await channels.to("127.0.0.1:1", TOP_SERVER, models=kind) for kind in (False, True)]
+        assert orders is not models
+        assert await channels.line("127.0.0.1:1", TOP_SERVER).dial() is models
+        await channels.drop("127.0.0.1:1")
+        assert await channels.to("127.0.0.1:1", TOP_SERVER, models=True) is not models
+    monkeypatch.undo()
+    async with Channels() as channels:
+        assert await channels.to("127.0.0.1:1", TOP_SERVER) is await channels.to(
+            "127.0.0.1:1", TOP_SERVER, models=True
+        )
+
+
+async def test_an_order_overtakes_a_model_on_a_thin_link() -> None:
+    store = ModelStore()
+    store.put("m", Weights.of({"w": np.ones(COUNT, np.float32)}, TENSORS))
+    came = asyncio.Semaphore(0)
+    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to, echo], OPEN)
+    try:
+        async with (
+            behind_link(address, rate=1e5, round_trip_s=0.02) as reached,
+            Channels(insecure=True) as channels,
+        ):
+            orders = await channels.to(reached, TOP_SERVER)
+            await orders.channel_ready()
+            models = await channels.to(reached, TOP_SERVER, models=True)
+            fetching = asyncio.create_task(fetch(models, "m", TENSORS, 1 << 30, came.release))
+            for _ in range(2):
+                await came.acquire()
+            assert await orders.unary_unary("/test/Echo")(b"hello") == b"hello"
+            assert not fetching.done()
+            assert (await fetching).digest == (await store.get("m")).digest
+    finally:
+        await server.stop(None)
