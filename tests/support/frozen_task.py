@@ -17,7 +17,7 @@ class Frozen(Digits):
         first = nn.Linear(64, self.width)
         module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(self.width, 10))
         with torch.no_grad():
-            first.bias += self.shift
+            first.bias.add_(self.shift)
         first.requires_grad_(False)
         return module
 
