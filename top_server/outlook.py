@@ -86,10 +86,11 @@ def outlook(config: RunConfig, scheme: Scheme, clients: int) -> str:
         texts.insert(-1, "...")
     trained = {one.train for one in told}
     everybody = all(one.train == one.groups for one in told)
-    some = _from_to(min(trained), max(trained))
-    share = "all of them train" if everybody else f"{some} of them {'trains' if some == '1' else 'train'} in a round"
-    size = _from_to(min(one.fewest for one in told), max(one.most for one in told))
-    return f"{', '.join(texts)}; {share}, with {size} {'client' if size == '1' else 'clients'} in each"
+    training = _from_to(min(trained), max(trained))
+    some = f"{training} of them {'trains' if training == '1' else 'train'} in a round"
+    share = "all of them train" if everybody else some
+    members = _from_to(min(one.fewest for one in told), max(one.most for one in told))
+    return f"{', '.join(texts)}; {share}, with {members} {'client' if members == '1' else 'clients'} in each"
 
 
 def doubts(config: RunConfig, scheme: Scheme, clients: int) -> Iterator[str]:

@@ -14,12 +14,11 @@ class Frozen(Digits):
         self.shift, self.width = shift, width
 
     def model(self) -> nn.Module:
-        first = nn.Linear(64, self.width)
-        module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(self.width, 10))
+        body = nn.Linear(64, self.width)
         with torch.no_grad():
-            first.bias.add_(self.shift)
-        first.requires_grad_(False)
-        return module
+            body.bias.add_(self.shift)
+        body.requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), body, nn.ReLU(), nn.Linear(self.width, 10))
 
 
 class Tied(Digits):

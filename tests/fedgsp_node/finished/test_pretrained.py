@@ -70,7 +70,7 @@ class Two(Plain):
         return nn.ModuleList([bert(), bert()])
 
 
-def exported(kind: type[Task], tmp_path: Path, *words: str) -> tuple[Path, nn.Module, Any]:
+def exported(kind: type[Task], tmp_path: Path, *words: str) -> tuple[Path, Any, Any]:
     """The folder, the model that it should hold, and the result of the command."""
     task, seed = kind(), 7
     weights: Weights = trained(task, seed)
@@ -116,7 +116,7 @@ def test_a_merged_adapter_needs_no_peft(tmp_path: Path) -> None:
 
 def test_adapters_inside_a_model_are_merged_and_what_is_outside_is_named(tmp_path: Path) -> None:
     folder, module, result = exported(Wrapped, tmp_path)
-    same(transformers.BertForSequenceClassification.from_pretrained(folder), module["encoder"])  # type: ignore[index]
+    same(transformers.BertForSequenceClassification.from_pretrained(folder), module["encoder"])
     assert "more.weight, more.bias" in result.stderr
 
 
