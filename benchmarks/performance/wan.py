@@ -39,7 +39,7 @@ from fedgsp.tls import Tls, load, tls_files
 from fedgsp.weights import Weights
 
 #: Round trips in milliseconds, and rates in Mbit/s.
-LINKS = [(100, 1000), (20, 1000), (100, 100)]
+LINKS = [(1, 1000), (20, 1000), (100, 1000), (300, 1000), (20, 100), (100, 100), (300, 100), (100, 10)]
 HOST = "10.97.98.1"
 NAMESPACE = f"fedgsp-wan-{os.getpid()}"
 CHUNK_BYTES = 2 * 1024 * 1024

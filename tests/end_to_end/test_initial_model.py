@@ -72,4 +72,5 @@ async def test_a_file_of_another_model_is_refused_when_the_first_node_is_there(t
     with pytest.raises(ExceptionGroup) as caught:
         await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     refused = [error for error in caught.value.exceptions if isinstance(error, ConfigError)]
+    assert refused, caught.value.exceptions
     assert f"has tensors of another shape or dtype: {name} is float32[3, 2] and should be" in refused[0].what

@@ -114,9 +114,9 @@ async def attack(monkeypatch: pytest.MonkeyPatch, **allow: str) -> AsyncIterator
     members, top, dialled = Members(), TopServer(), []
     dial: Callable[..., Awaitable[grpc.aio.Channel]] = Channels._dial
 
-    async def noted(self: Channels, address: str, who: Identity) -> grpc.aio.Channel:
-        dialled.append(address)
-        return await dial(self, address, who)
+    async def noted(self: Channels, key: tuple[str, bool], who: Identity) -> grpc.aio.Channel:
+        dialled.append(key[0])
+        return await dial(self, key, who)
 
     def register_top(s: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(top, s)

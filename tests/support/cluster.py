@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.errors import RunError
+from fedgsp.errors import UserError
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
@@ -67,7 +67,7 @@ async def play(
     async def host(settings: NodeSettings, live: Host) -> None:
         try:
             await live(dataclasses.replace(settings, top_server=await listening))
-        except RunError:  # the run has ended: the top server knows why, and must not be cancelled while it closes
+        except UserError:  # the run has ended: the top server knows why, and must not be cancelled while it closes
             await asyncio.wait([leading])
             raise
 
