@@ -185,7 +185,7 @@ async def _upload_ours(port: int, repeats: int) -> list[float]:
 def measure(repeats: int) -> list[Row]:
     """The rows of all links; in each link the kinds are measured one after the other."""
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
         files = [str(path) for path in certificates.make(Path(folder), HOST)]
         tls = load(tls_files(*map(Path, files)))
         for round_trip_ms, mbit in LINKS:
@@ -194,13 +194,13 @@ def measure(repeats: int) -> list[Row]:
             with _behind_link("tcp", round_trip_ms, mbit, []) as port:
                 tcp = tuple(_read_tcp(port, repeats))
             with _behind_link("bare", round_trip_ms, mbit, []) as port:
-                bare = asyncio.run(_read_bare(port, repeats + 1))
+                bare = loop.run(_read_bare(port, repeats + 1))
             with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                ours = asyncio.run(_read_ours(port, repeats + 1, None))
+                ours = loop.run(_read_ours(port, repeats + 1, None))
             with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                up = asyncio.run(_upload_ours(port, repeats + 1))
+                up = loop.run(_upload_ours(port, repeats + 1))
             with _behind_link("ours", round_trip_ms, mbit, files) as port:
-                secured = asyncio.run(_read_ours(port, repeats + 1, tls))
+                secured = loop.run(_read_ours(port, repeats + 1, tls))
             note = f"floor {floor_s:.2f} s"
             rows += [
                 Row(f"bare gRPC, {link}", "s", tuple(bare[1:]), 1.15, "raw TCP", tcp, note=note),
