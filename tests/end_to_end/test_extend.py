@@ -93,7 +93,7 @@ async def test_an_extended_run_has_the_bits_of_a_longer_one(
     [
         ("fedavg", {"sampling_rate": 1.0}),
         *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("hcct-p", "hcct", "independent")),
-        pytest.param("ditto", {"sampling_rate": 1.0}, marks=pytest.mark.slow),
+        pytest.param("ditto", {}, marks=pytest.mark.slow),
     ],
 )
 async def test_without_what_nodes_kept_it_is_refused_and_the_run_stays_finished(
