@@ -14,7 +14,7 @@ from typing import Self
 
 from fedgsp.liveness import MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
-from fedgsp.weights import require
+from fedgsp.weights import WeightsError, require
 
 #: The window of a link that is not known, in bytes: a link of 100 kB/s needs 0.7 s for them.
 FIRST_BYTES = 64 * 1024
@@ -140,7 +140,8 @@ class Pace:
                 async with asyncio.timeout(self._timeout_s):
                     taken = await self.receipt()
             except TimeoutError:
-                require(False, FailureCode.STALLED, f"nothing was confirmed for {self._timeout_s:.0f} s")
+                why = f"nothing was confirmed for {self._timeout_s:.0f} s"
+                raise WeightsError(FailureCode.STALLED, why) from None
             require(taken, FailureCode.BAD_STREAM, "the receiver refused a chunk that it had asked for")
             size, flying, at = self._flying.popleft()
             self._way.flying -= size
