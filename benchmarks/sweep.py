@@ -4,8 +4,8 @@ EXPERIMENT.toml has a table `run` (settings of `top-server`, as in a run's confi
 `variants.NAME` with other settings for each variant. A seed is the seed of the run and the task's option `seed`. In
 a setting, {seed} and {out} stand for the seed and DIR, so that runs with one seed can share a local run or distances.
 A finished run in DIR is not run again; if its settings differ from the requested ones, the script stops. An unfinished
-run is run again. --task-option and --rounds apply to every run. If a run fails, the others continue, and the exit code
-is 1.
+run is resumed if it has the same settings and a state, and otherwise run again. --task-option and --rounds apply to
+every run. If a run fails, the others continue, and the exit code is 1.
 
 The table has the mean test error over clients, in %, as the mean over seeds and its standard deviation (ddof 1). One
 column has each client's best round, as HCCT's authors report, and one the last round. With --gains, it has the figures
@@ -45,8 +45,11 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
 from fedgsp.settings.run import METHOD, OPTIMISER, TASK, RunConfig
 from fedgsp.settings.run_files import TRAINING
+from top_server.record.directory import RunDirectory
+from top_server.resume.state import is_in
 from top_server.sizes import PAPER
 
+PROGRAM = (sys.executable, "-m", "top_server")
 #: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
 #: Settings and options that are paths. They may differ, because the same file may have another place.
@@ -199,8 +202,16 @@ def beside(directory: Path, ending: str) -> Path:
 def check(settings: dict[str, Any], directory: Path) -> None:
     """Raises ConfigError for wrong settings, and if a run with other settings is finished in the directory."""
     asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
-    if not finished(directory):
-        return
+    if finished(directory) and (name := differing(directory, asked)):
+        there, here = getattr(load(RunConfig, directory / "config.toml"), name), getattr(asked, name)
+        raise ConfigError(
+            f"{directory} was run with {flag(name)} {there}, and {here} is asked for",
+            "remove that directory, ask for what it has, or give another --out",
+        )
+
+
+def differing(directory: Path, asked: RunConfig) -> str:
+    """The first setting with another value in the run of a directory; empty if the runs have the same results."""
     found = load(RunConfig, directory / "config.toml")
     for name, one in described(RunConfig).items():
         if one.metadata["panel"] not in (METHOD, TRAINING, OPTIMISER, TASK) and name not in _ALSO_SAME:
@@ -208,11 +219,8 @@ def check(settings: dict[str, Any], directory: Path) -> None:
         if name in PAPER and getattr(asked, name) is None:
             continue  # the run chose a value, and its record has it
         if comparable(found, name) != comparable(asked, name):
-            there, here = getattr(found, name), getattr(asked, name)
-            raise ConfigError(
-                f"{directory} was run with {flag(name)} {there}, and {here} is asked for",
-                "remove that directory, ask for what it has, or give another --out",
-            )
+            return name
+    return ""
 
 
 def comparable(config: RunConfig, name: str) -> Any:
@@ -226,13 +234,20 @@ def file_names(paths: str) -> list[str]:
     return [PurePath(path).name for path in paths.split(",")]
 
 
+def continued(settings: dict[str, Any], directory: Path) -> bool:
+    """Whether the directory has a run with these settings that can be resumed."""
+    if not is_in(RunDirectory(directory)):
+        return False
+    return not differing(directory, parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml")))
+
+
 def begun(settings: dict[str, Any], directory: Path) -> list[str]:
     """Removes an unfinished run from `directory`, writes the settings beside it, and returns the run's command."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     config = beside(directory, ".toml")
     config.write_text(tomli_w.dumps(settings), encoding="utf-8")
-    return [sys.executable, "-m", "top_server", "--config", str(config), "--run-dir", str(directory)]
+    return [*PROGRAM, "--config", str(config), "--run-dir", str(directory)]
 
 
 def run(settings: dict[str, Any], directory: Path) -> bool:
@@ -240,8 +255,9 @@ def run(settings: dict[str, Any], directory: Path) -> bool:
     if finished(directory):
         return True
     begin = time.monotonic()
-    command = begun(settings, directory)
-    with beside(directory, ".log").open("w") as log:
+    resumed = continued(settings, directory)
+    command = [*PROGRAM, "--resume", str(directory)] if resumed else begun(settings, directory)
+    with beside(directory, ".log").open("a" if resumed else "w") as log:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{directory.name}: exit {code}, {time.monotonic() - begin:.0f} s", flush=True)
     return code == 0 and finished(directory)

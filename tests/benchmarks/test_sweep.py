@@ -13,7 +13,7 @@ import tomli_w
 
 from benchmarks import sweep
 from fedgsp.errors import ConfigError
-from tests.support.finished_runs import finished
+from tests.support.finished_runs import ended, finished
 
 RUN = {"scheme": "hcct", "task": "digits", "rounds": 2, "clients": 2, "local_nodes": 1}
 
@@ -99,6 +99,31 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     again = Played(monkeypatch)
     swept(monkeypatch, path, "--out", moved, "--task-option", "data=there/digits.npz")
     assert again.settings == {}
+
+
+@pytest.mark.parametrize(("rounds", "resumed"), [("2", True), ("3", False)])
+def test_an_unfinished_run_is_resumed_if_it_has_the_same_settings(
+    rounds: str, resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = experiment(tmp_path, {"a": {}})
+    Played(monkeypatch)
+    swept(monkeypatch, path, "--out", tmp_path)
+    (tmp_path / "a-0" / "events.jsonl").unlink()
+    (tmp_path / "a-0" / "state" / "round-0001").mkdir(parents=True)
+    commands: list[list[str]] = []
+
+    def played(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        (tmp_path / "a-0").mkdir(exist_ok=True)
+        ended(tmp_path / "a-0")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", played)
+    monkeypatch.setattr("benchmarks.sweep_report.tell", lambda *_: None)
+    swept(monkeypatch, path, "--out", tmp_path, "--rounds", rounds)
+    ((*_, name, directory),) = commands
+    assert (name, Path(directory)) == ("--resume" if resumed else "--run-dir", tmp_path / "a-0")
+    assert (tmp_path / "a-0" / "state").exists() == resumed
 
 
 @pytest.mark.parametrize(
