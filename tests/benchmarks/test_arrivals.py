@@ -39,6 +39,7 @@ def nobody(_event: dict[str, Any]) -> list[list[int]]:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_nodes_start_as_events_say_and_what_was_cut_off_is_played_again(tmp_path: Path) -> None:
     directory = tmp_path / "0.5-run"

@@ -101,6 +101,7 @@ async def test_a_run_keeps_its_best_model_and_ends_early_also_if_a_client_is_ski
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_so_does_a_run_that_was_killed_with_everything(tmp_path: Path) -> None:
     models, _ = oracle()

@@ -152,8 +152,16 @@ async def played(config: RunConfig, layout: str) -> Finished:
     return run
 
 
+#: Their coalitions and their ways to train are each played in another case.
+SELDOM = tuple(f"fedcollab, {name}" for name in ("fedprox", "fednova", "finetune", "per-fedavg", "ditto"))
+
+
 @pytest.mark.parametrize(
-    ("name", "layout"), [*((name, "mixed up") for name in CASES), *((name, "one node") for name in ON_ONE_NODE)]
+    ("name", "layout"),
+    [
+        *(pytest.param(name, "mixed up", marks=[pytest.mark.slow] if name in SELDOM else []) for name in CASES),
+        *((name, "one node") for name in ON_ONE_NODE),
+    ],
 )
 async def test_every_scheme_gives_the_oracles_bits_however_clients_are_hosted(
     tmp_path: Path, name: str, layout: str, monkeypatch: pytest.MonkeyPatch
@@ -219,7 +227,7 @@ def told_apart(kind: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
     [
         pytest.param("pairwise", "one node", marks=pytest.mark.slow),
         ("pairwise", "mixed up"),
-        ("largest", "mixed up"),
+        pytest.param("largest", "mixed up", marks=pytest.mark.slow),
         ("shared", "one node"),
     ],
 )

@@ -124,6 +124,7 @@ async def test_a_client_that_does_not_come_is_named(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_an_extension_that_was_killed_with_everything_is_resumed_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

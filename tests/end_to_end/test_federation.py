@@ -79,7 +79,8 @@ async def test_two_machines_by_the_commands_of_the_readme(tmp_path: Path, port: 
     assert sum(line.count("&&") + 1 for line in (*invites, lead, *starts)) <= 3 + 4
     for line in invites:
         assert await ended(tmp_path, line, port) == (0, told(line))
-    async with processes.program([*here(lead, port), "--json", "--run-dir", "run"], tmp_path / "top.log") as top:
+    lead_quickly = [*here(lead, port), "--rounds", "3", "--json", "--run-dir", "run"]
+    async with processes.program(lead_quickly, tmp_path / "top.log") as top:
         await top.event("waiting_for_nodes")
         machines = [moved(f"{name}.token", tmp_path / name) for name in ("alice", "bob")]
         enrols, begins = zip(*(line.split(" && ") for line in starts), strict=True)
@@ -98,7 +99,7 @@ async def test_two_machines_by_the_commands_of_the_readme(tmp_path: Path, port: 
             for machine, line in zip(machines, begins, strict=True)
         ]
         async with nodes[0] as alice, nodes[1] as bob:
-            await top.event("run_finished", rounds=15)
+            await top.event("run_finished", rounds=3)
             assert {await process.ended() for process in (top, alice, bob)} == {0}
 
 

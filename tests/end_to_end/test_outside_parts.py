@@ -140,13 +140,15 @@ def test_a_mistake_is_told_before_anybody_waits(
             ["--aggregation", "failing-mean", "--aggregation-option", "most=1"],
             "aggregation failing-mean has no option 'most'",
         ),
-        (
+        pytest.param(
             ["--profile", "failing"],
             "profile failing of package outside-parts 1.0 raised LookupError: nothing can be revealed here (profile",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             ["--merge", "failing-merge"],
             "merge failing-merge of package outside-parts 1.0 raised ZeroDivisionError: nothing can be merged here",
+            marks=pytest.mark.slow,
         ),
         (
             ["--training", "failing-sgd"],

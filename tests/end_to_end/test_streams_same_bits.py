@@ -12,6 +12,7 @@ import pytest
 from fedgsp.errors import ConfigError
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import nodes, play, settings
+from tests.support.managers_here import managers_here
 from tests.support.reference import State, assert_same_bits
 from tests.support.reference_streams import Smoothing, StreamReference
 from tests.support.trainings import numbers
@@ -48,7 +49,11 @@ def oracle(name: str) -> tuple[StreamReference, list[State]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_the_scheme_gives_the_oracles_bits_and_accuracies(tmp_path: Path, name: str) -> None:
+async def test_the_scheme_gives_the_oracles_bits_and_accuracies(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name != "conv":  # one case has managers in processes of their own
+        managers_here(monkeypatch)
     scheme, options = CASES[name]
     config = settings(
         tmp_path / "run", **COMMON, scheme=scheme, training_option=options, task_option=TASK, min_clients=7
