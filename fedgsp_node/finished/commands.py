@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedgsp.task import Task
     from fedgsp_node.finished.record import RunRecord
 
+Part = Literal["test", "validation"]
 RunDir = Annotated[Path, typer.Argument(help="the directory of the run, or a copy of it")]
 TaskName = Annotated[
     str | None,
@@ -87,11 +88,12 @@ def evaluate(
         str | None, typer.Option(metavar="IDS", help="clients whose data are here, such as 0-3,7; all by default")
     ] = None,
     model: Model = "final",
+    part: Annotated[Part, typer.Option(metavar="PART", help="the data to evaluate on: test or validation")] = "test",
     state_dir: StateDir = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help=f"where to compute: {DEVICES}")] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="print the figures as one JSON object")] = False,
 ) -> None:
-    """Evaluate a model of a run on the test parts of clients whose data are here; nothing leaves this machine."""
+    """Evaluate a model of a run on the data of clients that are here; nothing leaves this machine."""
     logs.configure()
     check_device(device)
     ids = None if clients is None else parse_clients(clients)
@@ -107,6 +109,7 @@ def evaluate(
         loaded(),
         ids,
         model,
+        part=part,
         personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
         device=devices.device_of(device),
         tell=_tell,

@@ -1,4 +1,4 @@
-"""Evaluates a model of a run on the test parts of a site's own clients."""
+"""Evaluates a model of a run on the data of a site's own clients."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,7 @@ from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.finished.record import RunRecord
 from fedgsp_node.finished.tensors import Tell, check_constants, tensors_of
+from fedgsp_node.hosted_data import TEST
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.training.control import Control
@@ -22,11 +23,13 @@ from fedgsp_node.training.control import Control
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a model reached on the test part of one client, or of several together."""
+    """What a model reached on the data of one client, or of several together."""
 
     #: The name of the model's file, and the round that made it; empty and 0 for several clients.
     model: str
     round: int
+    #: The part of the data: "test" or "validation".
+    part: str
     samples: int
     loss: float | None
     #: None if the task has no accuracy.
@@ -35,7 +38,12 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         """The figures as JSON takes them, with null for what is no number."""
-        found: dict[str, Any] = {"samples": self.samples, "accuracy": self.accuracy, "loss": self.loss}
+        found: dict[str, Any] = {
+            "part": self.part,
+            "samples": self.samples,
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+        }
         if self.model:
             found = {"model": self.model, "round": self.round, **found}
         return {**found, "metrics": {name: _finite(value) for name, value in self.metrics.items()}}
@@ -44,7 +52,7 @@ class Score:
         figures = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
         told = [f"{name} {value:.4f}" for name, value in figures.items() if value is not None]
         source = f", {self.model} of round {self.round}" if self.model else ""
-        return f"{', '.join(told) or 'no figures'} ({self.samples} test samples{source})"
+        return f"{', '.join(told) or 'no figures'} ({self.samples} {self.part} samples{source})"
 
 
 def evaluate(
@@ -53,11 +61,14 @@ def evaluate(
     ids: Iterable[int] | None,
     model: str,
     *,
+    part: str = TEST,
     personal: PersonalState,
     device: torch.device,
     tell: Tell,
 ) -> tuple[dict[int, Score], Score]:
     """The score of each client with its model, and of all together. Without ids: all clients of the task.
+
+    `part` is "test" or "validation".
 
     Raises UserError.
     """
@@ -79,15 +90,15 @@ def evaluate(
         file = run.model(model, hosted.client)
         arrays = tensors_of(run, file, clients.tensors, hosted.client, personal, once)
         try:
-            found = clients.evaluate(hosted.client, Weights.of(arrays, clients.tensors), Control())
+            found = clients.evaluate(hosted.client, Weights.of(arrays, clients.tensors), Control(), part=part)
         except OrderError as error:
             raise TaskError(f"client {hosted.client}: {error.failure}", "mend the task, or its data") from error
         answers.append(found)
-        scores[hosted.client] = _score(scoring, [found], file.name, file.round)
-    return scores, _score(scoring, answers)
+        scores[hosted.client] = _score(scoring, part, [found], file.name, file.round)
+    return scores, _score(scoring, part, answers)
 
 
-def _score(scoring: Scoring, answers: list[Evaluated], model: str = "", made_in: int = 0) -> Score:
+def _score(scoring: Scoring, part: str, answers: list[Evaluated], model: str = "", made_in: int = 0) -> Score:
     samples, judged = sum(one.samples for one in answers), sum(one.judged for one in answers)
     names = dict.fromkeys(name for one in answers for name in one.metrics)
     figures = {
@@ -101,6 +112,7 @@ def _score(scoring: Scoring, answers: list[Evaluated], model: str = "", made_in:
     return Score(
         model,
         made_in,
+        part,
         samples,
         sum(one.loss_sum for one in answers) / samples if samples else None,
         sum(one.correct for one in answers) / judged if judged else None,

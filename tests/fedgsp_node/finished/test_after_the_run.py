@@ -50,6 +50,18 @@ def expected(task: Digits, state: dict[str, torch.Tensor], client: int) -> tuple
     )
 
 
+def test_a_model_can_be_evaluated_on_validation_parts(tmp_path: Path) -> None:
+    options = {**THREE, "validation_share": "0.25"}
+    task = Digits(3, validation_share=0.25)
+    run = write(tmp_path / "run", task, {"final": (trained(task, 1), ())}, task_option=options)
+    sizes = [len(task.data(client).validation or ()) for client in range(3)]
+    found = json.loads(told("evaluate", run, "--part", "validation", "--json").stdout)
+    assert [found["clients"][str(client)]["samples"] for client in range(3)] == sizes
+    assert {one["part"] for one in found["clients"].values()} == {"validation"}
+    assert (found["together"]["part"], found["together"]["samples"]) == ("validation", sum(sizes))
+    assert f"({sizes[0]} validation samples, final of round" in told("evaluate", run, "--part", "validation").output
+
+
 @pytest.fixture
 def frozen(tmp_path: Path) -> Path:
     task = Frozen()
@@ -200,6 +212,7 @@ def test_a_model_with_other_tensors_is_refused(tmp_path: Path) -> None:
         (("evaluate", "{run}", "--clients", "9"), ConfigError, "client 9 has no model 'final'"),
         (("evaluate", "{run}", "--clients", "x"), ConfigError, "--clients 'x' has 'x'"),
         (("evaluate", "{run}", "--device", "tpu"), ConfigError, "--device cannot be 'tpu'"),
+        (("evaluate", "{run}", "--part", "validation"), TaskError, "client 0 has no validation part"),
         (("evaluate", "{run}", "--state-dir", "nowhere"), ConfigError, "--state-dir nowhere: there is no such folder"),
         (
             ("export", "{run}", "--out", "x.safetensors"),
