@@ -178,8 +178,10 @@ class Clients:
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
         made = self.call(lambda: model_of(self.task, seed, self._extension.extend))
-        arrays = weights_of(made, tuple(self.task.head), self._constant).arrays
-        return Weights.of({spec.name: arrays.get(spec.name, _NO_STATE) for spec in self.tensors}, self.tensors)
+        own = weights_of(made, tuple(self.task.head), self._constant)
+        if all(spec.name in own.arrays for spec in self.tensors):
+            return own.part(self.tensors)  # without a second copy, which matters for large models
+        return Weights.of({spec.name: own.arrays.get(spec.name, _NO_STATE) for spec in self.tensors}, self.tensors)
 
     def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
         """The client's whole model: weights without a head get the head that the client keeps, at first a fresh one.
