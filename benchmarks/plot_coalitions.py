@@ -14,7 +14,7 @@ import matplotlib as mpl
 import numpy as np
 
 from top_server.pictures.distances import draw_distances, read_distances
-from top_server.pictures.run import last_partition
+from top_server.pictures.shown import last_partition
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -23,6 +23,7 @@ from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
+from top_server.ending import run_recorded
 from top_server.federation import commands as commands_of_federation
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
@@ -157,7 +158,7 @@ def _play(
     with Journal(directory) as journal:
         try:
             with watching(journal, directory, json):
-                code = lifecycle.run(main(journal))
+                code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)
         finally:

@@ -16,7 +16,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from top_server.grouping.request import ranges
-from top_server.pictures.run import recorded_alone
+from top_server.pictures.shown import recorded_alone
 from top_server.profiles.distance_file import Distance, read_file
 from top_server.record.directory import RunDirectory
 from top_server.record.figures import summarise

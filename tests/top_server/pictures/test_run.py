@@ -16,7 +16,8 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
-from top_server.pictures.run import draw, gains_over, group_image, groups_by_round, last_partition, names_of, panels
+from top_server.pictures.run import draw, panels
+from top_server.pictures.shown import gains_over, group_image, groups_by_round, last_partition, names_of
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -101,3 +101,17 @@ class RunFinished(Event):
     scored_by: str = told("the `score` of the task, unless it is accuracy", default=ABSENT)
     score: float | None = told("its value after the last round; larger is better", default=ABSENT)
     seconds: float = told("time since this top server began")
+
+
+class RunFailed(Event):
+    """The run ended with an error. It is the last event, unless the run is resumed."""
+
+    reason: str = told("what was wrong")
+    remedy: str = told("what to do")
+    code: int = told("exit code of the top server")
+
+
+class RunStopped(Event):
+    """A person or the system stopped the top server. It is the last event, unless the run is resumed."""
+
+    code: int = told("exit code of the top server: 128 and the number of the signal")
