@@ -152,7 +152,7 @@ FIGURES: dict[str, Figure] = {
     "mb-of-a-training": Figure(lambda s: bytes_of_a_training(s["totals"]), 1e-6, 3),
     "seconds": Figure(summed("seconds"), 1, 0, options=("round",)),
     "clients-trained": Figure(summed("clients_trained"), 1, 0, options=("round",)),
-    "clients-that-trained": Figure(lambda s: len(known(s["clients"], "samples")), 1, 1),
+    "clients-that-trained": Figure(lambda s: len(known(s["clients"], "samples")), 1, 0),
     "clients-skipped": Figure(summed("clients_skipped"), 1, 0, options=("round",)),
     "t-comp": Figure(summed("t_comp_s"), 1, 2, options=("round",)),
     "t-comm": Figure(summed("t_comm_s"), 1, 1, options=("round",)),
