@@ -69,6 +69,7 @@ def page() -> str:
     parts = [INTRODUCTION]
     parts += _section("top-server", leading, RunConfig, NAMES)
     parts += _section("top-server picture", leading.commands["picture"])
+    parts += _section("top-server report", leading.commands["report"])
     for command in ("invite", "assign", "revoke"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)

@@ -183,6 +183,25 @@ def picture(
 
 
 @app.command()
+def report(
+    run_dirs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="directories of runs, finished or not")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="the file to write; report.html in RUN_DIR, or here for several runs, by default"),
+    ] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="also write each chart as a file into this folder")
+    ] = None,
+) -> None:
+    """Write a report of one run, or of several beside each other, as one HTML file that needs nothing else."""
+    from top_server.report import page
+
+    target = out or (run_dirs[0] / "report.html" if len(run_dirs) == 1 else Path("report.html"))
+    page.write(run_dirs, target, pictures)
+    typer.echo(target)
+
+
+@app.command()
 def audit(
     run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
     tls_ca: Annotated[

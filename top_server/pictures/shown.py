@@ -148,7 +148,7 @@ def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
         clients, image = group_image([partitions.get(number) for number in rounds], by_member=True)
         return Groups(rounds, clients, image, "a group has the colour of its first member")
     rounds = range(max(first, last - _MOST_ROUNDS + 1), last + 1)
-    teams = _teams(directory)
+    teams = teams_of(directory)
     clients, image = group_image([teams.get(number) for number in rounds], by_member=False)
     if not clients:
         return None
@@ -160,7 +160,7 @@ def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
     return Groups(rounds, [clients[row] for row in shown], image[shown], title)
 
 
-def _teams(directory: RunDirectory) -> dict[int, list[list[int]]]:
+def teams_of(directory: RunDirectory) -> dict[int, list[list[int]]]:
     """The groups that trained in each round; the last try of a round counts."""
     try:
         events = read_columns(directory.events, _OF_EVENTS)

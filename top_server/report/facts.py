@@ -1,0 +1,252 @@
+"""What a report says of one run, read from its directory; nothing is drawn here."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgsp.errors import DataError, reason_of
+from fedgsp.files import read_text
+from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
+from fedgsp.visible import visible
+from fedgsp.words import counted, with_name
+from top_server.pictures.shown import Rows, names_of
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
+from top_server.record.journal import Line
+from top_server.record.scores import score_of, scored_by, scores_of
+from top_server.recorded import BEGINS
+from top_server.report.troubles import Trouble, is_trouble, troubles
+from top_server.view.lines import describe, size
+
+#: Events at which a top server stops.
+_ENDS = ("run_finished", "run_failed", "run_stopped")
+#: Lines of troubles that a report shows, at most: the last ones.
+MOST_LINES = 300
+#: Troubles on the first screen of a run that did not finish.
+LAST_TROUBLES = 5
+
+Table = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended."""
+
+    #: "finished", "failed", "stopped" or "open".
+    kind: str
+    title: str
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a report says of one run."""
+
+    name: str
+    config: RunConfig
+    #: The settings as config.toml has them.
+    settings: str
+    rows: Rows
+    ending: Ending
+    #: What people call clients.
+    names: dict[int, str]
+    #: Label and value.
+    result: Table
+    costs: Table
+    #: Flag and value of every setting that is not the default.
+    chosen: Table
+    #: Node, clients, device, torch, when it came, and how it left.
+    nodes: Table
+    #: Client, node, samples, trainings, times skipped, and its score after the last evaluation.
+    clients: Table
+    troubles: Sequence[Trouble]
+    #: Time and text of what went wrong, the last `MOST_LINES`.
+    lines: Table
+    #: How many such lines there are in all.
+    all_lines: int
+    #: What rates the models.
+    rated_by: str
+
+
+def facts(run_dir: Path) -> Facts:
+    """Reads the record of a run; raises UserError if there is none, or if it is damaged."""
+    directory = RunDirectory(run_dir)
+    events, rows = read_lines(directory.events), read_lines(directory.history)
+    try:
+        return _facts(run_dir, directory, events, rows)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise DataError(f"the record in {run_dir} is damaged: {error!r}", "restore its files") from None
+
+
+def _facts(run_dir: Path, directory: RunDirectory, events: Sequence[Line], rows: Rows) -> Facts:
+    config = load(RunConfig, directory.config)
+    try:
+        text = read_text(directory.config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{directory.config} cannot be read: {reason_of(error)}", "restore the file") from None
+    names = names_of(directory)
+    lines: Table = list(_lines(events, names))
+    evaluated = [row for row in rows if row.get("loss") is not None or score_of(row) is not None]
+    return Facts(
+        name=visible(run_dir.resolve().name),
+        config=config,
+        settings=text,
+        rows=rows,
+        ending=ending(events, rows),
+        names=names,
+        result=_result(rows, evaluated),
+        costs=_costs(rows, events),
+        chosen=_chosen(config),
+        nodes=_nodes(events),
+        clients=_clients(events, evaluated, names),
+        troubles=troubles(events, names),
+        lines=lines[-MOST_LINES:],
+        all_lines=len(lines),
+        rated_by=metric_of(scored_by(evaluated[-1])) if evaluated else ACCURACY,
+    )
+
+
+def ending(events: Sequence[Line], rows: Rows) -> Ending:
+    """How the run ended, by its events."""
+    told = [event for event in events if event.get("event") in (*BEGINS, *_ENDS)]
+    last: Mapping[str, Any] = told[-1] if told else {}
+    played = f"after {counted(len(rows), 'round')}" if rows else "before its first round was finished"
+    match last.get("event"):
+        case "run_finished":
+            early = next((event for event in events if event.get("event") == "stopped_early"), None)
+            why = f"; no validation score was better than that of round {early.get('best')}" if early else ""
+            return Ending("finished", f"The run is finished, {played}{why}.")
+        case "run_failed":
+            reason, remedy = (visible(str(last.get(name) or "")) for name in ("reason", "remedy"))
+            return Ending("failed", f"The run failed {played}.", reason, remedy)
+        case "run_stopped":
+            return Ending("stopped", f"The run was stopped {played}.", "", "top-server --resume continues it")
+        case None:
+            return Ending("open", f"The run has not begun: it waits for nodes, or its top server ended {played}.")
+    return Ending(
+        "open",
+        f"The run has no end yet: it is playing, or its top server was killed {played}.",
+        "",
+        "if it does not run any more, continue it with top-server --resume",
+    )
+
+
+def _lines(events: Sequence[Line], names: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    for event in filter(is_trouble, events):
+        try:
+            text = describe(event, names)
+        except (ValueError, TypeError):
+            text = f"{event['event']}: this line of events.jsonl cannot be read"
+        if text is not None:
+            yield visible(str(event.get("time", "")))[:19].replace("T", " "), text
+
+
+def _result(rows: Rows, evaluated: Rows) -> Table:
+    found: Table = [("rounds", f"{len(rows):,}")]
+    if not evaluated:
+        return found
+    last = evaluated[-1]
+    score = scored_by(last)
+    told = {row["round"]: value for row in evaluated if (value := score_of(row)) is not None}
+    if told:
+        name, best = metric_of(score), max(told, key=lambda number: told[number])
+        found.append((f"{name}, round {max(told)}", figure(name, rated(score, told[max(told)]))))
+        found.append((f"best {name} on test data, round {best}", figure(name, rated(score, told[best]))))
+    if last.get(LOSS) is not None and metric_of(score) != LOSS:
+        found.append((f"loss, round {last['round']}", figure(LOSS, last[LOSS])))
+    found += [(visible(name), figure(name, value)) for name, value in (last.get("metrics") or {}).items()]
+    if each := list(scores_of(last).values()):
+        name = metric_of(score)
+        least, mean, most = (figure(name, rated(score, of(each))) for of in (min, statistics.fmean, max))
+        found.append((f"{name} of {counted(len(each), 'client')}", f"from {least} to {most}, mean {mean}"))
+    if last.get("ipr") is not None:
+        found.append(("clients that are better off than alone (IPR)", f"{100 * last['ipr']:.1f} %"))
+    return found
+
+
+def _costs(rows: Rows, events: Sequence[Line]) -> Table:
+    if not rows:
+        return []
+    seconds = [float(row.get("seconds") or 0) for row in rows]
+    moved = {name: sum(row.get(name) or 0 for row in rows) for name in ("bytes_direct", "bytes_relayed")}
+    trained, skipped = (sum(row.get(name) or 0 for row in rows) for name in ("clients_trained", "clients_skipped"))
+    training = sum(float(event.get("seconds") or 0) for event in events if event.get("event") == "hop_finished")
+    return [
+        ("time of all rounds", duration(sum(seconds))),
+        ("time of a round, median", duration(statistics.median(seconds))),
+        ("trainings of clients", f"{trained:,}"),
+        ("trainings that were skipped", f"{skipped:,}"),
+        ("time of all trainings together", duration(training)),
+        ("weights moved from node to node", size(moved["bytes_direct"])),
+        ("weights moved through managers and the top server", size(moved["bytes_relayed"])),
+    ]
+
+
+def _chosen(config: RunConfig) -> Table:
+    found: Table = []
+    for name, one in described(RunConfig).items():
+        value = getattr(config, name)
+        if value in (one.default, None) or value == one.default:
+            continue
+        pairs = value.items() if isinstance(value, dict) else [(None, value)]
+        found += [(flag(name), visible(str(v) if key is None else f"{key}={v}")) for key, v in pairs]
+    return found
+
+
+def _nodes(events: Sequence[Line]) -> Table:
+    found: dict[str, tuple[str, ...]] = {}
+    for event in events:
+        name = visible(str(event.get("node")))
+        if event.get("event") == "node_joined":
+            came = visible(str(event.get("time", "")))[:19].replace("T", " ")
+            known = [visible(str(event.get(field) or "")) for field in ("clients", "device", "torch")]
+            found[name] = (name, *known, came, "")
+        elif event.get("event") == "node_left" and name in found:
+            found[name] = (*found[name][:-1], visible(str(event.get("reason") or "")))
+    return list(found.values())
+
+
+def _clients(events: Sequence[Line], evaluated: Rows, names: Mapping[int, str]) -> Table:
+    hops = [event for event in events if event.get("event") == "hop_finished" and type(event.get("client")) is int]
+    where = {event["client"]: visible(str(event.get("node") or "")) for event in hops}
+    samples = {event["client"]: event.get("samples") for event in hops}
+    trained = Counter(event["client"] for event in hops)
+    skipped = Counter(event.get("client") for event in events if event.get("event") == "client_skipped")
+    last = next((row for row in reversed(evaluated) if scores_of(row)), {})
+    scores, score = scores_of(last), scored_by(last)
+    known = sorted({*trained, *names, *scores, *(one for one in skipped if type(one) is int)})
+    return [
+        (
+            with_name(client, names),
+            where.get(client, ""),
+            "" if samples.get(client) is None else f"{samples[client]:,}",
+            str(trained[client]),
+            str(skipped[client] or ""),
+            figure(metric_of(score), rated(score, scores[client])) if client in scores else "",
+        )
+        for client in known
+    ]
+
+
+def figure(name: str, value: Any) -> str:
+    """A figure for people; accuracy in percent."""
+    if type(value) not in (int, float):
+        return "no number"
+    return f"{100 * value:.2f} %" if name == ACCURACY else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that keeps it short."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
