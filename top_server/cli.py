@@ -184,7 +184,7 @@ def picture(
 
 @app.command()
 def report(
-    run_dirs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="directories of runs, finished or not")],
+    run_dirs: Annotated[list[Path], typer.Argument(help="directories of runs, finished or not")],
     out: Annotated[
         Path | None,
         typer.Option(help="the file to write; report.html in RUN_DIR, or here for several runs, by default"),
