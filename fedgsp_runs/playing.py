@@ -1,0 +1,224 @@
+"""Plays runs on this machine: a top server as a child process, with local nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+import tomli_w
+
+from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError
+from fedgsp.lifecycle import LIFELINE_VARIABLE, python_module
+from fedgsp.options import suggestion
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import parse
+from fedgsp.settings.run import RunConfig
+from fedgsp.task import Task
+from fedgsp_runs.progress import Progress
+from fedgsp_runs.result import Run
+from fedgsp_runs.source import named
+from top_server.record.directory import DEFAULT_PARENT
+
+#: Node processes, unless there are fewer clients or the caller says otherwise.
+NODES = 2
+#: How long a top server may take to stop its processes, in seconds, before it is killed.
+STOP_S = 20.0
+#: Lines of the output of a top server that an error quotes.
+_TAIL = 5
+_ERRORS: Mapping[int, type[UserError]] = {
+    error.exit_code: error for error in (ConfigError, TaskError, DataError, PeerError, RunError)
+}
+
+
+def run(
+    task: str | Callable[..., Task] = "digits",
+    *,
+    options: Mapping[str, Any] | None = None,
+    scheme: str = "fedgsp",
+    rounds: int | None = None,
+    clients: int | None = None,
+    nodes: int | None = None,
+    run_dir: Path | str | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Plays a run on this machine and returns what it has recorded.
+
+    `task` is the name of a task, as for `--task`, or a class. A class of a notebook or a script is written as a module
+    into the run directory, with what it uses. `options` are the options of the task. `clients` is the number of
+    clients, by default all of the task, on `nodes` node processes. `settings` are all other settings of a run, by the
+    names that they have in TOML (docs/settings.md), such as `learning_rate=0.05` or `merge_option={"eta": 0.1}`.
+
+    Works in a notebook, in a script without a main guard, and in tests. If this process is interrupted or ends, all
+    processes of the run end; `resume` continues it.
+
+    Raises UserError: ConfigError for wrong settings, TaskError and DataError for a task that cannot be used, RunError
+    if the run failed.
+    """
+    told: dict[str, Any] = {"task": task, "scheme": scheme, "rounds": rounds, **settings}
+    _check_names(told)
+    made = _made(task, options or {})
+    directory = _claimed(run_dir, scheme)
+    name, path = (task, None) if isinstance(task, str) else named(task, directory)
+    count = made.num_clients if clients is None else clients
+    told |= {
+        "task": name,
+        "task_option": {key: _text(value) for key, value in (options or {}).items()},
+        "clients": count,
+        "local_nodes": min(NODES, count) if nodes is None else nodes,
+    }
+    told.setdefault("listen", "127.0.0.1:0")
+    text = tomli_w.dumps({key: _plain(value) for key, value in told.items() if value is not None})
+    parse(RunConfig, text, Path("run()"))  # before a process is started
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "run.toml"
+        config.write_text(text, encoding="utf-8")
+        _play(["--config", str(config), "--run-dir", str(directory)], directory, path, progress)
+    return Run(directory, made)
+
+
+def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
+    """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
+    directory = Path(run_dir)
+    if not directory.is_dir():
+        raise ConfigError(f"there is no directory {directory}", "give the directory of a run")
+    _play(["--resume", str(directory)], directory, directory.resolve(), progress)
+    return Run(directory)
+
+
+def _check_names(told: Mapping[str, Any]) -> None:
+    known = described(RunConfig)
+    for name in told:
+        if name not in known:
+            raise ConfigError(f"there is no setting {name!r}", suggestion(name, known))
+
+
+def _claimed(run_dir: Path | str | None, scheme: str) -> Path:
+    """The directory of a run, made if it was not there."""
+    if run_dir is not None:
+        directory = Path(run_dir)
+    else:
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{PurePath(scheme).name}"
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        directory = next(path for path in map(DEFAULT_PARENT.joinpath, names) if not path.exists())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir {directory} cannot be made: {error.strerror}", "give another") from None
+    return directory
+
+
+def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
+    """An instance of the task in this process, which tells its clients and makes models of results."""
+    if isinstance(task, str):
+        from fedgsp_node.tasks import load_task
+
+        return load_task(task, {key: _text(value) for key, value in options.items()})
+    if not callable(task):
+        raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
+    try:
+        made = task(**options)
+    except UserError:
+        raise
+    except Exception as error:
+        raise TaskError(f"the task could not be built: {type(error).__name__}: {error}", "correct the task") from error
+    if not isinstance(made, Task):
+        raise TaskError(f"the task is a {type(made).__name__}, not a fedgsp.Task", "give a subclass of fedgsp.Task")
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """A setting as TOML has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _text(one) for key, one in value.items()}
+    if isinstance(value, PurePath):
+        return str(Path(value).absolute())
+    return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+
+def _text(value: Any) -> str:
+    """An option as text."""
+    if isinstance(value, PurePath):
+        return str(Path(value).absolute())
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) -> None:
+    """Runs a top server to its end; raises the error with which it ended."""
+    shown, failure = Progress(quiet=not progress), None
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, _started(flags, path, log) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            failure = event if event.get("event") == "run_failed" else failure
+            shown.apply(event)
+        code = child.wait()
+        log.seek(0)
+        words = [line.rstrip("\n") for line in log][-_TAIL:]
+    if code == 0:
+        return
+    kind = _ERRORS.get(code, RunError)
+    if failure is not None:
+        raise kind(str(failure["reason"]), f"{failure['remedy']} (recorded in {directory})")
+    told = next((line.removeprefix("error: ") for line in reversed(words) if line.startswith("error: ")), "")
+    raise kind(told or f"the top server ended with exit code {code}; its output ends: {' | '.join(words)}")
+
+
+@contextlib.contextmanager
+def _started(flags: list[str], path: Path | None, log: Any) -> Iterator[subprocess.Popen[str]]:
+    """A top server that ends with the block, and with this process, even if that is killed."""
+    ours, theirs = socket.socketpair()
+    paths = [str(path.resolve())] if path is not None else []
+    inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    environment = {LIFELINE_VARIABLE: "stdin"}
+    if paths or inherited:
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, *inherited])
+    try:
+        child = subprocess.Popen(
+            [*python_module("top_server"), *flags, "--json"],
+            stdin=theirs.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, **environment},
+            start_new_session=True,  # a Ctrl-C reaches this process only, which then stops the run in order
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    try:
+        yield child
+    finally:
+        _stop(child)
+        ours.close()
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """Ends a top server that still runs, and waits for it."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+    if child.stdout is not None:
+        child.stdout.close()

@@ -1,0 +1,152 @@
+"""What a run has recorded, for Python."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.errors import DataError
+from fedgsp.files import parse_json, read_file
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from fedgsp.task import Task
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image in a file, which a notebook shows."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+class Run:
+    """A run in its directory, finished or not. What it reads raises UserError if the record is damaged."""
+
+    def __init__(self, directory: Path, task: Task | None = None) -> None:
+        """`task` is an instance of the run's task; without it, `model` loads the task by its name."""
+        self.directory = directory
+        self._files = RunDirectory(directory)
+        self._task = task
+
+    @cached_property
+    def settings(self) -> RunConfig:
+        """All settings, with those that were chosen for the number of clients."""
+        return load(RunConfig, self._files.config)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events, one dictionary each (docs/events.md)."""
+        return read_lines(self._files.events)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The history: one dictionary for each round."""
+        return read_lines(self._files.history)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The history: one row for each round, with `round` as index. Metrics of the task are columns of their own."""
+        rows = [{**row, **(row.get("metrics") or {})} for row in self.rows]
+        for row in rows:
+            row.pop("metrics", None)
+        return frame(rows).set_index("round") if rows else frame(rows)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of each client at the end (summary.json); empty if the run has none."""
+        try:
+            found = parse_json(read_file(self._files.summary))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self._files.summary} cannot be read: {error}", "restore the file") from None
+        return dict(found)
+
+    @property
+    def score(self) -> float | None:
+        """What rates the models, after the last evaluated round: the accuracy, or the score of the task."""
+        from top_server.record.scores import score_of
+
+        return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
+
+    def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:
+        """The state of a model, for `load_state_dict` of the task's model: name -> tensor.
+
+        `client` chooses the model of a client where groups or clients have different ones. `name` is a file of
+        `models/` without its ending, such as "round-0003" or "best". Raises UserError if there is no such model.
+        """
+        import tempfile
+
+        from safetensors.torch import load_file
+
+        from fedgsp_node.finished.export import export
+        from fedgsp_node.finished.record import read
+
+        run = read(self.directory)
+        file = run.model(name, client)
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "model.safetensors"
+            export(
+                run,
+                self.task,
+                file,
+                out,
+                client=client,
+                personal=None,
+                merge_adapters=False,
+                tell=lambda _: None,
+            )
+            return dict(load_file(out))
+
+    @property
+    def task(self) -> Task:
+        """An instance of the run's task."""
+        if self._task is None:
+            from fedgsp_node.tasks import load_task
+
+            self._task = load_task(self.settings.task, self.settings.task_option)
+        return self._task
+
+    def picture(self, out: Path | str | None = None) -> Picture:
+        """Draws the run into a PNG file, by default `run.png` in its directory; a notebook shows it."""
+        from top_server.pictures.run import draw
+
+        target = Path(out or self.directory / "run.png")
+        draw(self.directory, target)
+        return Picture(target)
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Writes the report of the run, by default `report.html` in its directory; returns its path."""
+        from top_server.report.page import write
+
+        target = Path(out or self.directory / "report.html")
+        write([self.directory], target)
+        return target
+
+    def __repr__(self) -> str:
+        rows = self.rows
+        told = "" if self.score is None else f", score {self.score:.4f}"
+        return f"<Run {self.directory}: {self.settings.scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """The rows as a table."""
+    import pandas as pd  # takes most of a second
+
+    return pd.DataFrame(rows)

@@ -1,0 +1,159 @@
+"""Writes a task class of a notebook or a script as a module, because nodes are processes that import their task.
+
+The source of the class is written with the imports, functions, classes and plain values that it uses. Nothing is
+pickled: what has no source and is no plain value is refused by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from fedgsp.errors import TaskError
+
+#: Where notebooks and scripts define their names.
+MAIN = "__main__"
+_PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisType)
+_REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
+
+
+def named(task: Callable[..., Any], folder: Path) -> tuple[str, Path | None]:
+    """The name of a task for `--task`, and a folder that must be on the import path of its processes, if any.
+
+    A class of a module is imported from there. A class of a notebook or a script is written as a module into
+    `folder`. Raises TaskError if that is not possible.
+    """
+    name = getattr(task, "__qualname__", "")
+    if not callable(task) or "." in name or not name.isidentifier():
+        raise TaskError(f"the task {task!r} is no class of a module", "define it at the top level of a module or cell")
+    if task.__module__ != MAIN:
+        return f"{task.__module__}:{name}", _root(task.__module__)
+    text = module_of(task)
+    module = f"task_{name.lower()}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{module}.py").write_text(text, encoding="utf-8")
+    return f"{module}:{name}", folder
+
+
+def module_of(task: Callable[..., Any]) -> str:
+    """The text of a module that defines `task` and what it uses; raises TaskError for what cannot be written."""
+    writer = _Writer(vars(sys.modules[MAIN]))
+    writer.define(task)
+    return f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
+
+
+class _Writer:
+    """Collects definitions; each stands behind those that it needs when it is executed."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._imports: dict[str, None] = {}
+        self._definitions: list[str] = []
+        self._seen: set[str] = set()
+
+    def text(self) -> str:
+        """The module."""
+        future = [line for line in self._imports if line.startswith("from __future__")]
+        others = [line for line in self._imports if line not in future]
+        return "\n".join([*future, *others, "", *(f"\n{one}\n" for one in self._definitions)])
+
+    def define(self, thing: Any) -> None:
+        """Adds a function or a class, after all that it uses."""
+        name = thing.__name__
+        self._seen.add(name)
+        try:
+            source = textwrap.dedent(inspect.getsource(thing))
+        except (OSError, TypeError):
+            raise TaskError(f"the source of {name!r} is not known", "put the task into a module") from None
+        if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
+            self._imports["from __future__ import annotations"] = None
+        for used in _used(source):
+            if used not in self._seen and not hasattr(builtins, used) and used in self._names:
+                self._use(used, name)
+        self._definitions.append(source.rstrip())
+
+    def _use(self, name: str, user: str) -> None:
+        value = self._names[name]
+        if isinstance(value, types.ModuleType):
+            self._imports[f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"] = None
+        elif getattr(value, "__module__", None) == MAIN and isinstance(value, type | types.FunctionType):
+            self._define_of_main(name, value, user)
+        elif (line := _imported(name, value)) is not None:
+            self._imports[line] = None
+        elif _is_plain(value):
+            self._definitions.append(f"{name} = {_written(value)}")
+            if "Path(" in self._definitions[-1]:
+                self._imports["from pathlib import Path"] = None
+        else:
+            kind = type(value).__name__
+            raise TaskError(f"{user} uses {name!r}, a {kind}, which cannot be written as source", _REMEDY)
+        self._seen.add(name)
+
+    def _define_of_main(self, name: str, value: Any, user: str) -> None:
+        known = value.__name__
+        if not known.isidentifier():
+            raise TaskError(f"{user} uses {name!r}, a lambda, which cannot be written as source", "write it with def")
+        if known not in self._seen:
+            self.define(value)
+        if known != name:
+            self._definitions.append(f"{name} = {known}")
+
+
+def _used(source: str) -> list[str]:
+    """The names that a definition reads, in their order."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    quoted = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset))]
+    return list(dict.fromkeys([*names, *(text for text in quoted if isinstance(text, str) and text.isidentifier())]))
+
+
+def _imported(name: str, value: Any) -> str | None:
+    """The line that imports a value of another module; None if no module has it."""
+    module, known = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not module or module == MAIN or not isinstance(known, str):
+        return None
+    if getattr(sys.modules.get(module), known, None) is not value:
+        return None
+    return f"from {module} import {known}" if known == name else f"from {module} import {known} as {name}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return type(value) is dict and all(_is_plain(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value) in (list, tuple, set, frozenset) and all(map(_is_plain, value))
+    return type(value) in _PLAIN or isinstance(value, PurePath)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, PurePath):
+        return f"Path({str(Path(value).absolute())!r})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_written(key)}: {_written(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, float) and repr(value) in ("nan", "inf", "-inf"):
+        return f"float({repr(value)!r})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}([{', '.join(map(_written, sorted(value, key=repr)))}])"
+    return repr(value)
+
+
+def _root(module: str) -> Path | None:
+    """The folder from which a module's package is imported, unless it is an installed one."""
+    top = sys.modules[module.partition(".")[0]]
+    file = getattr(top, "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    return path.parent.parent if path.name == "__init__.py" else path.parent

@@ -1,0 +1,96 @@
+"""Plays variants of a run with several seeds, and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.errors import ConfigError
+from fedgsp.task import Task
+from fedgsp_runs.playing import resume, run
+from fedgsp_runs.result import Run, frame
+from top_server.record.directory import RunDirectory
+from top_server.recorded import is_finished
+from top_server.resume.state import is_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep: name of the variant -> seed -> run."""
+
+    runs: Mapping[str, Mapping[int, Run]]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row for each run: variant, seed, score and loss after the last evaluation, seconds of all rounds."""
+        rows: list[dict[str, Any]] = []
+        for name, by_seed in self.runs.items():
+            for seed, one in by_seed.items():
+                told = one.rows
+                loss = next((row["loss"] for row in reversed(told) if row.get("loss") is not None), None)
+                seconds = sum(row.get("seconds") or 0 for row in told)
+                rows.append({"variant": name, "seed": seed, "score": one.score, "loss": loss, "seconds": seconds})
+        return frame(rows)
+
+    def report(self, out: Path | str) -> Path:
+        """Writes a report that compares the runs; returns its path."""
+        from top_server.report.page import write
+
+        write([one.directory for by_seed in self.runs.values() for one in by_seed.values()], Path(out))
+        return Path(out)
+
+
+def sweep(
+    variants: Mapping[str, Mapping[str, Any]],
+    *,
+    out: Path | str,
+    seeds: Sequence[int] = (0,),
+    task: str | Callable[..., Task] = "digits",
+    **settings: Any,
+) -> Sweep:
+    """Plays every variant with every seed, and returns the runs.
+
+    `variants` are the settings of `run` that differ, by a name for each variant; `settings` are those of all. The
+    directory of a run is `out/NAME-SEED`. A run that is finished there is not played again, and an unfinished one is
+    resumed; both only if it has the same settings. Raises UserError as `run` does.
+    """
+    runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
+    for seed in seeds:
+        for name, own in variants.items():
+            if not name or "/" in name or name.startswith("."):
+                raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
+            directory = Path(out) / f"{name}-{seed}"
+            told = {"task": task, **settings, **own, "seed": seed}
+            runs[name][seed] = _played(directory, told)
+    return Sweep(runs)
+
+
+def _played(directory: Path, told: dict[str, Any]) -> Run:
+    files = RunDirectory(directory)
+    if not files.events.is_file():
+        return run(**told, run_dir=directory)
+    found = Run(directory)
+    _check_same(found, told)
+    if is_finished(found.events):
+        return found
+    if is_in(files):
+        return resume(directory, progress=told.get("progress", True))
+    raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
+
+
+def _check_same(found: Run, told: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first setting that a run in the directory has otherwise."""
+    for name, value in told.items():
+        there = getattr(found.settings, name, None)
+        if name == "task" and not isinstance(value, str):
+            there, value = str(there).partition(":")[2], value.__name__
+        if isinstance(there, str | int | float) and value is not None and there != value:
+            raise ConfigError(
+                f"{found.directory} has {name}={there!r}, and {value!r} is asked for",
+                "remove that directory, or give another `out`",
+            )

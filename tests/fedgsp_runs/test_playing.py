@@ -1,0 +1,152 @@
+"""Runs from Python: real processes, their results, their errors, and their end with the process that wanted them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedgsp.errors import ConfigError, RunError, TaskError, UserError
+from fedgsp_node.tasks.digits import Digits
+from fedgsp_runs import Run, resume, run, sweep
+from tests.support.processes import assert_gone, running
+from top_server.recorded import is_finished
+
+SCRIPT = """
+import sys
+
+import numpy as np
+import torch
+
+from fedgsp import ClientData, Split, Task
+from fedgsp_runs import run
+
+SHIFT = 2.0
+
+
+class Blobs(Task):
+    num_classes = 2
+
+    def __init__(self, clients: int = 3) -> None:
+        self.num_clients = clients
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(2, 2)
+
+    def data(self, client: int) -> ClientData:
+        rng = np.random.default_rng(client)
+        return ClientData(blob(40, rng), blob(20, rng))
+
+
+def blob(count, rng):
+    labels = rng.integers(0, 2, count)
+    return Split((rng.normal(size=(count, 2)) + SHIFT * labels[:, None]).astype(np.float32), labels)
+
+
+found = run(Blobs, options={"clients": 4}, rounds=int(sys.argv[1]), run_dir="out", nodes=1)
+Blobs(4).model().load_state_dict(found.model())
+print(found)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> list[str]:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    return [sys.executable, str(tmp_path / "script.py")]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+async def test_a_class_of_a_script_plays_without_a_main_guard(
+    tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running([*script, "2"], tmp_path / "log") as process:
+        assert await process.ended(90) == 0, process.errors
+    assert process.lines[-1].startswith("<Run out: fedgsp, 2 of 2 rounds, score ")
+    assert [line for line in process.lines if line.startswith("round 2: ")]
+    assert len(list((tmp_path / "out").glob("task_blobs_*.py"))) == 1
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+async def test_all_processes_end_with_the_script_and_the_run_can_be_resumed(
+    number: signal.Signals, tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running([*script, "100000"], tmp_path / "log") as process:
+        await process.line("round 2: ", 60)
+        family = process.family()
+        assert len(family) > 1
+        process.send(number)
+        assert await process.ended(60) != 0
+        await assert_gone(family)
+    settings = (tmp_path / "out" / "config.toml").read_text(encoding="utf-8")
+    assert "Blobs" in settings
+    assert not is_finished(Run(tmp_path / "out").events)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"rounds": 1, "options": {"clients": 3}, "progress": False, "nodes": 1}
+    variants = {"slow": {"learning_rate": 0.01}, "fast": {"learning_rate": 0.1}}
+    found = sweep(variants, out=tmp_path, **common)
+    table = found.table
+    assert list(table["variant"]) == ["slow", "fast"]
+    assert table["score"].notna().all()
+    again = sweep(variants, out=tmp_path, **common)
+    assert again.runs["slow"][0].events == found.runs["slow"][0].events
+    one = found.runs["fast"][0]
+    assert list(one.history.index) == [1]
+    assert one.history["accuracy"].iloc[-1] == one.score
+    state = one.model()
+    Digits(3).model().load_state_dict(state)
+    assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+    with pytest.raises(ConfigError, match=r"has learning_rate=0\.01, and 0\.5 is asked for"):
+        sweep({"slow": {"learning_rate": 0.5}}, out=tmp_path, **common)
+    assert found.report(tmp_path / "all.html").is_file()
+    assert one.picture()._repr_png_()[:4] == b"\x89PNG"
+    assert np.isfinite(one.summary.get("last", {}).get("mean", 0.0))
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_run_that_fails_raises_its_reason_and_names_its_directory(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="diverged") as caught:
+        run("digits", options={"clients": 2}, rounds=1, learning_rate=1e30, run_dir=tmp_path / "run", progress=False)
+    assert f"recorded in {tmp_path / 'run'}" in caught.value.remedy
+
+
+MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
+    ({"learning_rat": 0.1}, ConfigError, "there is no setting 'learning_rat'; did you mean 'learning_rate'"),
+    ({"learning_rate": "fast"}, ConfigError, "learning_rate"),
+    ({"task": "digit"}, TaskError, "digit"),
+    ({"options": {"client": 3}}, TaskError, "client"),
+    ({"task": 3}, TaskError, "the task 3 is no class"),
+    ({"task": Digits, "options": {"client": 3}}, TaskError, "the task could not be built: TypeError"),
+    ({"task": dict}, TaskError, "the task is a dict, not a fedgsp.Task"),
+    ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
+]
+
+
+@pytest.mark.parametrize(("words", "kind", "what"), MISTAKES, ids=[what for _, _, what in MISTAKES])
+def test_a_mistake_is_told_before_a_process_starts(
+    words: dict[str, Any], kind: type[UserError], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("subprocess.Popen", None)
+    with pytest.raises(kind) as caught:
+        run(**{"task": "digits", "rounds": 1, **words})
+    assert what in str(caught.value)
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no directory"):
+        resume(tmp_path / "none")

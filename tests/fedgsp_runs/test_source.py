@@ -1,0 +1,144 @@
+"""Task classes of notebooks and scripts, written as modules: what is taken along, and what is refused by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import TaskError
+from fedgsp_node.tasks.digits import Digits
+from fedgsp_runs.source import module_of, named
+
+HEAD = """
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from torch import nn as layers
+
+from fedgsp import Task
+"""
+
+
+@pytest.fixture
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Executes a text as a notebook or script would, as the module __main__."""
+
+    def execute(text: str, head: str = HEAD) -> ModuleType:
+        path = tmp_path / "cells.py"
+        path.write_text(head + textwrap.dedent(text), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("__main__", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        spec.loader.exec_module(module)
+        return module
+
+    return execute
+
+
+def written(text: str) -> dict[str, Any]:
+    """What a module with this text defines."""
+    found: dict[str, Any] = {"__name__": "written"}
+    exec(compile(text, "written.py", "exec"), found)
+    return found
+
+
+def test_imports_functions_bases_and_plain_values_come_along(cells: Any, tmp_path: Path) -> None:
+    module = cells("""
+        LIMITS = {"least": [1, -0.5, (2,)], "names": {"a"}, "no": None, "nan": float("nan")}
+        FOLDER = Path("data")
+        unused = object()
+
+        def half(value):
+            return other(value) / 2
+
+        def other(value):
+            return math.floor(value)
+
+        class Base(Task):
+            num_classes = 2
+
+        class Mine(Base):
+            num_clients = 3
+
+            def model(self):
+                return layers.Linear(2, 2)
+
+            def data(self, client: int) -> "Hint":
+                return half(np.float64(5.5)), LIMITS, FOLDER
+
+        class Hint:
+            pass
+    """)
+    found = written(module_of(module.Mine))
+    assert issubclass(found["Mine"], found["Base"])
+    value, limits, folder = found["Mine"]().data(0)
+    assert value == 2.5
+    assert (limits["least"], limits["names"], limits["no"]) == ([1, -0.5, (2,)], {"a"}, None)
+    assert limits["nan"] != limits["nan"]
+    assert folder == Path("data").absolute()
+    assert found["Mine"]().model().in_features == 2
+    assert "Hint" in found
+    assert "unused" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("table = np.zeros(3)\nclass Mine(Task):\n    def data(self, client): return table", "'table', a ndarray"),
+        ("thing = object()\nclass Mine(Task):\n    def model(self): return thing", "'thing', a object"),
+        ("half = lambda one: one / 2\nclass Mine(Task):\n    def model(self): return [half]", "'half', a lambda"),
+    ],
+)
+def test_what_has_no_source_is_refused_by_name(cells: Any, text: str, what: str) -> None:
+    module = cells(text)
+    with pytest.raises(TaskError, match=f"Mine uses {what}, which cannot be written as source") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy
+
+
+def test_functions_that_call_each_other_and_other_names_for_them_come_along(cells: Any) -> None:
+    module = cells("""
+        def even(n): return n == 0 or odd(n - 1)
+        def odd(n): return n > 0 and even(n - 1)
+        same = even
+
+        class Mine(Task):
+            def model(self): return same(4), odd(3)
+            def data(self, client): return None
+    """)
+    assert written(module_of(module.Mine))["Mine"]().model() == (True, True)
+
+
+def test_a_class_of_a_module_keeps_its_name_and_is_imported_from_its_folder(tmp_path: Path) -> None:
+    name, folder = named(Digits, tmp_path)
+    assert name == "fedgsp_node.tasks.digits:Digits"
+    assert folder == Path(__file__).resolve().parents[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_source_has_the_same_name_and_another_source_another(cells: Any, tmp_path: Path) -> None:
+    names = []
+    for classes in (2, 2, 3):
+        module = cells(f"class Mine(Task):\n    num_classes = {classes}")
+        name, folder = named(module.Mine, tmp_path / "run")
+        assert folder == tmp_path / "run"
+        names.append(name)
+        assert (tmp_path / "run" / f"{name.partition(':')[0]}.py").is_file()
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize("task", [3, [], lambda: None])
+def test_what_is_no_class_of_a_module_is_refused(task: Any, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="is no class of a module"):
+        named(task, tmp_path)
