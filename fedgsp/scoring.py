@@ -7,7 +7,7 @@ can combine and rate without running code of the task.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,38 @@ class Scoring:
             found = float(WAYS[self.combine.get(metric, SAMPLES)].of(values, denominators, samples))
         return found if math.isfinite(found) else None
 
+    def score_of(self, figures: Iterable[Figure]) -> float | None:
+        """The score of figures of several clients, of the metric behind it; larger is better."""
+        return rated(self.score, self.combined(metric_of(self.score), figures))
+
     def own(self, metric: str, figure: Figure) -> float:
         """The metric of one client as people read it; NaN for a ratio whose denominator is 0."""
         if not WAYS[self.combine.get(metric, SAMPLES)].ratio:
             return figure.value
         return figure.value / figure.denominator if figure.denominator else math.nan
+
+
+class Answer(Protocol):
+    """What a client has counted of a model: labels that were judged, right ones among them, and samples."""
+
+    @property
+    def correct(self) -> int: ...  # noqa: D102 (as in `fedgsp.messages.Evaluated`)
+    @property
+    def judged(self) -> int: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+
+
+def accuracy_of(answers: Iterable[Answer]) -> float | None:
+    """The accuracy over all samples; None if no label was judged.
+
+    A client with more labels per sample counts no more than its samples do.
+    """
+    judged = [one for one in answers if one.judged]
+    if not judged:
+        return None
+    right = (one.correct if one.judged == one.samples else one.samples * one.correct / one.judged for one in judged)
+    return sum(right) / sum(one.samples for one in judged)
 
 
 def metric_of(score: str) -> str:

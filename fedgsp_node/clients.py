@@ -155,7 +155,7 @@ class Clients:
         """
         data = self._data.of(next(iter(self._data.sizes)))
         with bound(self._module, self.initial_weights(0)):
-            self.declared = rehearse(self._module, self.task, data.train, data.test, self.device)
+            self.declared = rehearse(self._module, self.task, data, self.device)
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:

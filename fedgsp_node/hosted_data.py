@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -73,6 +74,8 @@ def hosted_ids(task: Task, ids: Iterable[int] | None) -> tuple[int, ...]:
     """The clients that a node hosts, all clients of the task for None; TaskError if the task does not have them."""
     hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
     require(hosted, "there is no client to host", "give the task at least one client, or name some")
+    twice = next((client for client, times in Counter(hosted).items() if times > 1), None)
+    require(twice is None, f"client {twice} is named twice", "name each client once")
     for client in hosted:
         require(
             0 <= client < task.num_clients,

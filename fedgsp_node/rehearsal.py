@@ -14,7 +14,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
-from fedgsp.task import Part, Task
+from fedgsp.task import ClientData, Part, Task
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count, mapped
@@ -142,20 +142,21 @@ def _shown(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
-def rehearse(module: nn.Module, task: Task, train: Part, test: Part, device: torch.device = CPU) -> Declared:
-    """Calls the model and the task's methods with a few samples of both parts; returns what the task declares.
+def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.device = CPU) -> Declared:
+    """Calls the model and the task's methods with a few samples of each part; returns what the task declares.
 
     Raises TaskError if a call fails. The model is in evaluation mode, and no gradient is computed.
     """
     module.eval()
-    parts = {name: part for name, part in (("training", train), ("test", test)) if len(part)}
+    named = {"training": data.train, "test": data.test, "validation": data.validation}
+    parts = {name: part for name, part in named.items() if part is not None and len(part)}
     seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
     if has_own(task):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
     lacks = set[str]().union(*(lacking for lacking, _ in seen))
     try:
-        histogram(task.class_counts(train), task.num_classes)
+        histogram(task.class_counts(data.train), task.num_classes)
     except (Exception, SystemExit) as error:  # schemes that need them are refused when the run starts
         logger.info("the task has no class histograms, which some schemes need: %s", where(error))
         lacks.add(CLASS_COUNTS)

@@ -2,17 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Evaluated, HostedClient
-from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, metric_of, rated
+from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, accuracy_of, metric_of, rated
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.progress import Progress
-from top_server.record.events.rounds import MetricLeftOut, NotEvaluated
+from top_server.record.events.rounds import MetricLeftOut, NotEvaluated, NotValidated
 from top_server.run import RunContext
 
 #: Why the figure of a client does not count.
@@ -64,7 +64,7 @@ class Evaluation:
         """Accuracy and mean loss over all samples; None if the evaluation is partial, or if there is no accuracy."""
         samples = sum(one.samples for one in self.of.values())
         return {
-            "accuracy": None if self.partial else _accuracy(self.of.values()),
+            "accuracy": None if self.partial else accuracy_of(self.of.values()),
             "loss": None if self.partial else sum(one.loss_sum for one in self.of.values()) / samples,
         }
 
@@ -109,6 +109,18 @@ class Evaluation:
         return {client: score for client, score in scores.items() if score is not None}
 
     @property
+    def behind_score(self) -> dict[int, Figure | None]:
+        """What the score is combined of: a figure of each client, None if it is not a finite number."""
+        metric = metric_of(self.scoring.score)
+        if metric == ACCURACY:
+            found = {c: Figure(one.correct / one.judged, 1.0, one.samples) for c, one in self.of.items() if one.judged}
+        elif metric == LOSS:
+            found = {c: Figure(one.loss_sum / one.samples, 1.0, one.samples) for c, one in self.of.items()}
+        else:
+            found = self._figures(metric)
+        return {client: one if one.is_finite else None for client, one in found.items()}
+
+    @property
     def left_out(self) -> dict[str, dict[int, str]]:
         """Figure -> client -> why its value does not count: it is no finite number, or the score is missing."""
         found = {
@@ -133,15 +145,6 @@ class Evaluation:
             for client, one in self.of.items()
             if name in one.metrics
         }
-
-
-def _accuracy(answers: Collection[Evaluated]) -> float | None:
-    """Over all samples, so that a client with more labels per sample counts no more than its samples do."""
-    judged = [one for one in answers if one.judged]
-    if not judged:
-        return None
-    right = (one.correct if one.judged == one.samples else one.samples * one.correct / one.judged for one in judged)
-    return sum(right) / sum(one.samples for one in judged)
 
 
 async def evaluate(
@@ -188,7 +191,8 @@ async def evaluate(
     else:
         reason = "no client has test samples"
     if partial or not told:
-        context.journal.record(NotEvaluated(round=round_number, reason=reason))
+        kind = NotValidated if part is VALIDATION else NotEvaluated
+        context.journal.record(kind(round=round_number, reason=reason))
     if not told:
         return None
     found = Evaluation(told, partial, context.membership.scoring)

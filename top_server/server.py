@@ -29,7 +29,7 @@ from fedgsp.tls import Tls, load
 from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
-from top_server.best import after_row, check_validation, is_last
+from top_server.best import after_row, check_validation, is_last, told_validation
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
@@ -55,6 +55,7 @@ from top_server.record.directory import RunDirectory, make_state, prepare, usabl
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
     Listening,
+    NoBestModel,
     RunResumed,
     RunStarted,
     StateDamaged,
@@ -166,6 +167,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             else:
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
                 check_validation(config, membership.clients.values())
+                for line in told_validation(config, membership.clients.values()):
+                    logger.info(line)
             await probed.give_way(lambda: managers.addresses)
             if resumed:
                 manager_ports.check(config, scheme, len(membership.clients))
@@ -260,7 +263,7 @@ async def _play(
             number += 1
             context.door.reach(context.run_id, number)
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
-            progress.best = after_row(progress.best, row, config.evaluate_every)
+            progress.best = after_row(progress.best, row, config.evaluate_every, membership.scoring)
             context.audit.seal(context.run_id, number)
             last = is_last(config, progress.best, number)
             files = await checkpoints.save(context, progress, merging, directory.models, number, last)
@@ -270,6 +273,9 @@ async def _play(
         profile.close()
     if number < config.rounds:
         context.journal.record(StoppedEarly(round=number, best=progress.best.round))
+    if config.validates and progress.best.score is None:
+        reason = "see the events not_validated and metric_left_out, and the logs of the nodes"
+        context.journal.record(NoBestModel(reason=reason))
     names, ends = names_of(membership.hellos), resumed.ends if resumed else ()
     write_summary(directory, context.journal, names, progress.best, ends)
     return read_lines(directory.history)[-1]

@@ -16,7 +16,7 @@ from fedgsp.task import Task
 from fedgsp.versions import versions
 from fedgsp_node import devices
 from fedgsp_node.check import machine
-from fedgsp_node.check.facts import Facts, Model
+from fedgsp_node.check.facts import Facts, Model, Unchecked
 from fedgsp_node.check.work import Work, attempt
 from fedgsp_node.clients import Clients
 from fedgsp_node.policy import check_start
@@ -38,9 +38,12 @@ async def look(settings: CheckSettings, policy: Policy, facts: Facts) -> Clients
     facts.task, facts.data, facts.model = work.facts(settings.data_timeout)
     if isinstance(work.task, Task):
         facts.policy = attempt(lambda: _allowed(settings, policy, work.task))
-    size, clients = facts.model.size if isinstance(facts.model, Model) else 0, work.wanted
-    facts.disk = attempt(lambda: machine.rooms(settings.state_dir, size, clients))
-    facts.memory = machine.memory(size, clients)
+    if isinstance(facts.model, Model):
+        size, clients = facts.model.size, work.wanted
+        facts.disk = attempt(lambda: machine.rooms(settings.state_dir, size, clients))
+        facts.memory = machine.memory(size, clients)
+    else:
+        facts.disk = facts.memory = Unchecked("the size of the model is not known")
     return work.clients if isinstance(work.clients, Clients) else None
 
 

@@ -101,7 +101,7 @@ async def _admission(
             )
             hello = hello_of(settings, clients, name, address)
             # How many samples there are is not told before the node joins.
-            blank = tuple(HostedClient(hosted.client, 0, 0) for hosted in hello.clients)
+            blank = tuple(HostedClient(hosted.client, 0, 0, hosted.name) for hosted in hello.clients)
             late = PeerError("the top server does not answer in time", "try again")
             asked = top.judge(dataclasses.replace(hello, clients=blank))
             facts.admission = await client.within(client.ANSWER_S, asked, late)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from fedgsp_node.check.task import SLOW, judge_data
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU
 from fedgsp_node.hosted_data import HostedData, hosted_ids
+from fedgsp_node.tasks import check_task
 from fedgsp_node.users_code import where
 
 T = TypeVar("T")
@@ -99,10 +101,25 @@ def _tried(task: Task, data: HostedData, device: torch.device) -> Clients:
     return clients
 
 
+def _check_arguments(task: Task, clients: Iterable[int] | None) -> None:
+    """Raises TaskError for what is no task, a task that a node refuses, and clients that are no numbers of clients."""
+    if isinstance(task, type):
+        raise TaskError(f"{task.__name__} is a class", f"give an instance: fedgsp.check({task.__name__}())")
+    if not isinstance(task, Task):
+        raise TaskError(f"{task!r} is not a task", "give an instance of a subclass of fedgsp.Task")
+    if clients is not None and (
+        not isinstance(clients, Iterable) or not all(isinstance(one, int) and type(one) is not bool for one in clients)
+    ):
+        raise TaskError(f"clients is {clients!r}", "give whole numbers, such as clients=[0, 3]")
+    check_task(f"task {type(task).__name__}", task, sys.modules[type(task).__module__])
+
+
 def check(task: Task, clients: Iterable[int] | None = None) -> Report:
     """See `fedgsp.check`."""
+    ids = None if clients is None or not isinstance(clients, Iterable) else tuple(clients)
+    _check_arguments(task, clients if ids is None else ids)
     work = Work()
-    work.look(lambda: task, clients)
+    work.look(lambda: task, ids)
     facts = Facts(address="", now=time.time(), protocol=PROTOCOL, own_versions={})
     facts.task, facts.data, facts.model = work.facts()
     for fact in (facts.task, facts.data, facts.model):

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from fedgsp.errors import TaskError
+from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import Additions, Evaluated
-from fedgsp.scoring import Figure, Scoring
+from fedgsp.scoring import Figure, Scoring, accuracy_of
 from fedgsp.task import Task
 from fedgsp.weights import Weights
+from fedgsp.words import counted
 from fedgsp_node.clients import Clients
 from fedgsp_node.finished.record import RunRecord
 from fedgsp_node.finished.tensors import Tell, check_constants, tensors_of
-from fedgsp_node.hosted_data import TEST
+from fedgsp_node.hosted_data import TEST, VALIDATION
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.training.control import Control
@@ -86,7 +87,18 @@ def evaluate(
             told.add(text)
             tell(text)
 
-    for hosted in clients.hosted:
+    if part == VALIDATION:
+        clients_with = [hosted for hosted in clients.hosted if hosted.validation_samples]
+        for hosted in clients.hosted:
+            if hosted not in clients_with and ids is not None:
+                raise ConfigError(f"client {hosted.client} has no validation part", "leave it out of --clients")
+        if not clients_with:
+            raise ConfigError("no client has a validation part", "leave out --part")
+        if len(clients_with) < len(clients.hosted):
+            tell(f"{len(clients_with)} of {counted(len(clients.hosted), 'client')} have a validation part")
+    else:
+        clients_with = list(clients.hosted)
+    for hosted in clients_with:
         file = run.model(model, hosted.client)
         arrays = tensors_of(run, file, clients.tensors, hosted.client, personal, once)
         try:
@@ -95,11 +107,13 @@ def evaluate(
             raise TaskError(f"client {hosted.client}: {error.failure}", "mend the task, or its data") from error
         answers.append(found)
         scores[hosted.client] = _score(scoring, part, [found], file.name, file.round)
+        for name in _left_out(found):
+            tell(f"{name} of client {hosted.client} is no finite number, and does not count for all together")
     return scores, _score(scoring, part, answers)
 
 
 def _score(scoring: Scoring, part: str, answers: list[Evaluated], model: str = "", made_in: int = 0) -> Score:
-    samples, judged = sum(one.samples for one in answers), sum(one.judged for one in answers)
+    samples = sum(one.samples for one in answers)
     names = dict.fromkeys(name for one in answers for name in one.metrics)
     figures = {
         name: [
@@ -115,9 +129,18 @@ def _score(scoring: Scoring, part: str, answers: list[Evaluated], model: str = "
         part,
         samples,
         sum(one.loss_sum for one in answers) / samples if samples else None,
-        sum(one.correct for one in answers) / judged if judged else None,
+        accuracy_of(answers),
         {name: scoring.combined(name, several) for name, several in figures.items()},
     )
+
+
+def _left_out(answer: Evaluated) -> list[str]:
+    """The metrics of an answer that are no finite numbers."""
+    return [
+        name
+        for name, value in answer.metrics.items()
+        if not Figure(value, answer.denominators.get(name, 1.0), answer.samples).is_finite
+    ]
 
 
 def _finite(value: float | None) -> float | None:

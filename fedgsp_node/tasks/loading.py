@@ -59,13 +59,20 @@ def _load(name: str, options: Mapping[str, str]) -> Task:
             "return an instance of a subclass of fedgsp.Task",
         )
 
-    def read(attribute: str, otherwise: Any) -> Any:
-        return _guarded(
-            f"task {name!r}: {attribute} cannot be read", module, lambda: getattr(task, attribute, otherwise)
-        )
-
-    check_attributes(f"task {name!r}", task, read)
+    check_task(f"task {name!r}", task, module)
     return task
+
+
+def check_task(what: str, task: Task, module: ModuleType) -> None:
+    """Raises TaskError if an attribute of the task cannot be used; `what` is what the task is called in errors.
+
+    `module` has the task's class.
+    """
+
+    def read(attribute: str, otherwise: Any) -> Any:
+        return _guarded(f"{what}: {attribute} cannot be read", module, lambda: getattr(task, attribute, otherwise))
+
+    check_attributes(what, task, read)
 
 
 def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[str, str]:

@@ -68,6 +68,15 @@ def test_a_test_part_that_the_model_does_not_take_is_refused() -> None:
         Clients(task, None).rehearse()
 
 
+def test_a_validation_part_that_the_model_does_not_take_is_refused() -> None:
+    def data(client: int) -> ClientData:
+        found = Blobs().data(client)
+        return ClientData(found.train, found.test, Split(found.test.x[:, :3], found.test.y))
+
+    with pytest.raises(TaskError, match="samples of a validation part raised RuntimeError"):
+        Clients(task_with(data=data), None).rehearse()
+
+
 def test_what_can_be_used_passes_and_changes_nothing() -> None:
     whole_float = task_with(correct=lambda outputs, targets: float(len(targets)))
     for task in (Blobs(), whole_float, task_with(metrics=lambda outputs, targets: {"ones": np.float32(1)})):

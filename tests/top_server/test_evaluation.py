@@ -130,8 +130,9 @@ async def test_only_clients_with_a_validation_part_are_asked_for_it(monkeypatch:
             task, done=(MemberDone(1, 0, Evaluated(5, 5, 1.5, judged=5)),)
         )
         assert await evaluate(play.context, play.progress, play.merging, 2, VALIDATION) is None
-        (told,) = play.journal.of_kind("not_evaluated")
+        (told,) = play.journal.of_kind("not_validated")
         assert told["reason"].startswith("1 of 1 clients gave no answer on validation data")
+        assert not play.journal.of_kind("not_evaluated")
 
 
 async def test_figures_of_validation_data_that_do_not_count_are_named_as_such(

@@ -60,7 +60,7 @@ def row_of(
         d_comm_bytes=costs.d_comm_bytes(),
         partition=teams.plan.groups if each else ABSENT,
         **(_served(evaluated, each) | _gains(context, evaluated) if evaluated is not None else {}),
-        validation=_served(validated, each) if validated is not None else ABSENT,
+        validation=_validated(validated, each) if validated is not None else ABSENT,
     )
 
 
@@ -79,6 +79,11 @@ def _served(evaluated: Evaluation, each: bool) -> dict[str, Any]:
     if evaluated.metrics:
         found |= {"metrics": evaluated.combined, "metrics_per_client": evaluated.metrics}
     return found
+
+
+def _validated(validated: Evaluation, each: bool) -> dict[str, Any]:
+    """The same figures on validation data, with those of each client that rounds are compared by."""
+    return {**_served(validated, each), "behind_score": validated.behind_score}
 
 
 def _gains(context: RunContext, evaluated: Evaluation) -> dict[str, float | None]:
@@ -183,7 +188,9 @@ def summarise(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str] | None
     if names:
         found["names"] = dict(names)
     found |= {"last": {}, "best": {}}
-    for name, per_client in (("last", told[-1]), ("best", best)) if told else ():
+    for name, per_client in {"last": scores_of(end), "best": best}.items():
+        if not per_client:
+            continue
         found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
     if told:
         found["best"]["chosen_by"] = f"test {rated_by}"

@@ -154,6 +154,7 @@ _LINES: dict[str, str] = {
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
     "initial_model_read": "the run starts from the weights in {file}",
     "not_evaluated": "round {round} was not evaluated: {reason}",
+    "not_validated": "round {round} has no validation score: {reason}",
     "metric_left_out": "round {round}: {metric} of clients {clients} is left out: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
@@ -175,6 +176,7 @@ _LINES: dict[str, str] = {
     "model_lost": "the model of client {client} is lost: {reason}",
     "model_not_saved": "the model of client {client} was not saved: {reason}",
     "stopped_early": "the run ends after round {round}: no validation score was better than that of round {best}",
+    "no_best_model": "warning: no round has a validation score, so no model is the best: {reason}",
     "clients_served": "{scored_by} over the clients: mean {mean}, deviation {std}, from {min} to {max}",
     "round_finished": "round {round}: {sampled_groups} of {groups_counted}, {clients_trained_counted}, "
     "{figures}, {seconds} s, {bytes}",

@@ -20,6 +20,7 @@ from fedgsp_node.check import client, command
 from fedgsp_node.clients import Clients
 from fedgsp_node.hello import hello_of
 from fedgsp_node.tasks import load_task
+from fedgsp_node.tasks.digits import Digits
 from tests.support.callers import ANYBODY
 from tests.support.certificates import Authority, unchecked
 from tests.support.checked import checked, dropping, found, settings
@@ -180,6 +181,19 @@ async def test_a_task_that_the_top_server_would_refuse_is_told_with_its_words() 
         lines = await found(top.address)
     assert bad(lines) == ["admission"]
     assert "its task has 10 classes, and the run has another number" in lines["admission"].words
+
+
+async def test_a_name_of_a_client_that_another_client_has_is_told_before_the_node_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = first_node()
+    taken = tuple(dataclasses.replace(one, name="site 0") if one.client == 4 else one for one in first.clients)
+    monkeypatch.setattr(Digits, "client_names", tuple(f"site {client}" for client in range(8)))
+    async with checked() as top:
+        assert not isinstance(await top.membership.admit(dataclasses.replace(first, clients=taken), ANYBODY), Failure)
+        lines = await found(top.address)
+    assert bad(lines) == ["admission"]
+    assert "the name of its client 0 is that of another client" in lines["admission"].words
 
 
 async def test_another_version_of_the_protocol_is_told() -> None:

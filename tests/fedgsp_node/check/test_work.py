@@ -42,6 +42,42 @@ def test_a_client_that_the_task_does_not_have_is_a_mistake() -> None:
         fedgsp.check(Blobs(), clients=[99])
 
 
+@pytest.mark.parametrize(
+    ("attributes", "what"),
+    [
+        ({"client_names": ("a", "a")}, "client_names"),
+        ({"client_names": ("a", 3)}, "client_names"),
+        ({"client_names": ("a",)}, "client_names"),
+        ({"combine": {"mae": "foo"}}, "combine"),
+        ({"combine": [1]}, "combine"),
+        ({"score": 3}, "score"),
+    ],
+)
+def test_what_a_node_refuses_when_it_loads_a_task_is_refused(attributes: dict[str, Any], what: str) -> None:
+    task = Blobs()
+    vars(task).update(attributes)
+    with pytest.raises(TaskError, match=f"task Blobs: {what} "):
+        fedgsp.check(task)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "remedy"),
+    [
+        ((Blobs,), "Blobs is a class", "fedgsp.check(Blobs())"),
+        ((None,), "None is not a task", "give an instance"),
+        ((Blobs(), ["a"]), "clients is ('a',)", "whole numbers"),
+        ((Blobs(), 0), "clients is 0", "whole numbers"),
+        ((Blobs(), [True]), "clients is (True,)", "whole numbers"),
+        ((Blobs(), [0, 0]), "client 0 is named twice", "name each client once"),
+    ],
+)
+def test_what_is_no_task_and_no_client_is_refused(words: tuple[Any, ...], what: str, remedy: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        fedgsp.check(*words)
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+
+
 def test_a_model_that_does_not_work_on_two_samples_is_a_mistake() -> None:
     class Wrong(Blobs):
         def correct(self, outputs: Any, targets: Any) -> int:

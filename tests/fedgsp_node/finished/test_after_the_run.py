@@ -22,6 +22,7 @@ from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
 from tests.support.frozen_task import Frozen, Tied
 from tests.support.run_directories import RUN, trained, write
+from tests.support.tokens_task import Partly, Tokens
 
 FROZEN, TIED = (f"tests.support.frozen_task:{name}" for name in ("Frozen", "Tied"))
 THREE = {"clients": "3"}
@@ -48,6 +49,28 @@ def expected(task: Digits, state: dict[str, torch.Tensor], client: int) -> tuple
         float(torch.nn.functional.cross_entropy(outputs, labels)),
         len(labels),
     )
+
+
+def test_the_accuracy_of_all_together_is_that_of_the_run(tmp_path: Path) -> None:
+    """Clients with more labels per sample count no more than their samples do."""
+    name = "tests.support.tokens_task:Tokens"
+    run = write(tmp_path / "run", Tokens(), {"final": (trained(Tokens(), 1), ())}, task=name)
+    found = json.loads(told("evaluate", run, "--task", name, "--json").stdout)
+    each = [found["clients"][str(client)] for client in range(2)]
+    assert each[0]["accuracy"] != each[1]["accuracy"]
+    expected = sum(one["samples"] * one["accuracy"] for one in each) / sum(one["samples"] for one in each)
+    assert math.isclose(found["together"]["accuracy"], expected)
+
+
+def test_clients_without_validation_part_and_figures_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    name = "tests.support.tokens_task:Partly"
+    run = write(tmp_path / "run", Partly(), {"final": (trained(Partly(), 1), ())}, task=name)
+    result = told("evaluate", run, "--task", name, "--part", "validation")
+    assert "note: 1 of 2 clients have a validation part" in result.stderr
+    assert "note: odd of client 0 is no finite number" in result.stderr
+    assert result.stdout.startswith("client 0: ")
+    with pytest.raises(ConfigError, match="client 1 has no validation part"):
+        told("evaluate", run, "--task", name, "--part", "validation", "--clients", "1")
 
 
 def test_a_model_can_be_evaluated_on_validation_parts(tmp_path: Path) -> None:
@@ -212,7 +235,8 @@ def test_a_model_with_other_tensors_is_refused(tmp_path: Path) -> None:
         (("evaluate", "{run}", "--clients", "9"), ConfigError, "client 9 has no model 'final'"),
         (("evaluate", "{run}", "--clients", "x"), ConfigError, "--clients 'x' has 'x'"),
         (("evaluate", "{run}", "--device", "tpu"), ConfigError, "--device cannot be 'tpu'"),
-        (("evaluate", "{run}", "--part", "validation"), TaskError, "client 0 has no validation part"),
+        (("evaluate", "{run}", "--part", "validation"), ConfigError, "no client has a validation part"),
+        (("evaluate", "{run}", "--part", "validation", "--clients", "0"), ConfigError, "client 0 has no validation"),
         (("evaluate", "{run}", "--state-dir", "nowhere"), ConfigError, "--state-dir nowhere: there is no such folder"),
         (
             ("export", "{run}", "--out", "x.safetensors"),

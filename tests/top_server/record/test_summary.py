@@ -23,6 +23,19 @@ def test_last_and_best_are_told_apart_client_by_client() -> None:
     assert (found["best"]["min"], found["best"]["max"]) == (0.7, 0.9)
 
 
+def test_the_figures_of_the_end_are_of_one_round() -> None:
+    rows: list[dict[str, Any]] = [
+        {"round": 1, "scored_by": "-mae", "score": -2.0, "score_per_client": {"0": -2.0}},
+        {"round": 2, "scored_by": "-mae", "score": None, "metrics_per_client": {"mae": {"0": None, "1": 3.0}}},
+    ]
+    found = summarise(rows)
+    assert found is not None
+    assert found["last"]["round"] == 2
+    assert "mean" not in found["last"]
+    assert found["last"]["metrics"]["mae"]["per_client"] == {0: None, 1: 3.0}
+    assert found["best"]["mean"] == -2.0
+
+
 def test_the_deviation_over_clients_is_that_of_the_population() -> None:
     """Table 2, independent, recomputed from its means: 9.17 (algorithms 3.8)."""
     assert spread([38.16, 25.12, 15.8])["std"] == pytest.approx(9.17, abs=0.01)

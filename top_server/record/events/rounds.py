@@ -108,6 +108,12 @@ class NotEvaluated(RoundEvent):
     reason: str
 
 
+class NotValidated(RoundEvent):
+    """The round has no validation score: clients with validation data gave no answer."""
+
+    reason: str
+
+
 class MetricLeftOut(RoundEvent):
     """A figure of a client does not count in this evaluation, and those of all other clients do.
 
@@ -163,7 +169,9 @@ class RoundFinished(RoundEvent):
         "the score of each client, where there would be `accuracy_per_client`", default=ABSENT
     )
     validation: Mapping[str, Any] = told(
-        "the same figures on the validation data of the clients that have some, from `accuracy` to `score_per_client`",
+        "the same figures on the validation data of the clients that have some, from `accuracy` to `score_per_client`,"
+        " and `behind_score`: value, denominator and samples of each client that"
+        " count for the score; null if the value is no number",
         default=ABSENT,
     )
     ipr: float | None = told("with `--local-run`: share of clients that are better off than alone", default=ABSENT)

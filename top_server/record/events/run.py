@@ -93,6 +93,12 @@ class StoppedEarly(Event):
     best: int = told("the round with the best validation score")
 
 
+class NoBestModel(Event):
+    """All rounds are done, and none had a validation score: `--keep-models best` has kept no best model."""
+
+    reason: str = told("what to look for")
+
+
 class RunFinished(Event):
     """The last event of a finished run."""
 
