@@ -28,7 +28,8 @@ class Progress:
         if line is None or self._quiet:
             return
         if self._display is None:
-            print(line, flush=True)  # noqa: T201 (this is what it is for)
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
             return
         self._lines = [*self._lines, line][-_LINES:]
         done = f"round {self._state.finished_rounds} of {self._state.rounds}" if self._state.rounds else "starting"

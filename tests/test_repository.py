@@ -34,7 +34,7 @@ from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("fedgsp", "fedgsp_node", "group_manager", "top_server")
+PACKAGES = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
 MOST_LINES = 400
 MOST_LINES_OF_README = 150
 #: Files that people write, and therefore read.

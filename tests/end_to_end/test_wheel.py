@@ -16,7 +16,7 @@ import torch
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("fedgsp", "fedgsp_node", "group_manager", "top_server")
+PACKAGES = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
 SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 FLAGS = ["--growth", "log", "--local-nodes", "4", "--clients", "24", "--rounds", "2", "--beta", "2"]
 
