@@ -69,7 +69,12 @@ def run(
     _check_names(told)
     made = _made(task, options or {})
     directory = _claimed(run_dir, scheme)
-    name, path = (task, None) if isinstance(task, str) else named(task, directory)
+    try:
+        name, path = (task, None) if isinstance(task, str) else named(task, directory)
+    except TaskError:
+        with contextlib.suppress(OSError):  # unless something else is there
+            directory.rmdir()
+        raise
     count = made.num_clients if clients is None else clients
     told |= {
         "task": name,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import hashlib
 import inspect
+import linecache
 import sys
 import textwrap
 import types
@@ -69,10 +71,7 @@ class _Writer:
         """Adds a function or a class, after all that it uses."""
         name = thing.__name__
         self._seen.add(name)
-        try:
-            source = textwrap.dedent(inspect.getsource(thing))
-        except (OSError, TypeError):
-            raise TaskError(f"the source of {name!r} is not known", "put the task into a module") from None
+        source = _source_of(thing)
         if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
             self._imports["from __future__ import annotations"] = None
         for used in _used(source):
@@ -105,6 +104,25 @@ class _Writer:
             self.define(value)
         if known != name:
             self._definitions.append(f"{name} = {known}")
+
+
+def _source_of(thing: Any) -> str:
+    """The source of a function or class; raises TaskError if nobody knows it."""
+    try:
+        return textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        pass  # until Python 3.13, a class of a notebook has no file
+    name = thing.__name__
+    methods = [one.__code__.co_filename for one in vars(thing).values() if isinstance(one, types.FunctionType)]
+    cells = [file for file in linecache.cache if "ipykernel" in file or file.startswith("<ipython-input")]
+    for file in [*reversed(methods), *reversed(cells)]:
+        text = "".join(linecache.getlines(file))
+        with contextlib.suppress(SyntaxError):  # a cell with commands of the notebook
+            found = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == name]
+            if found:
+                begin = min([found[-1].lineno, *(one.lineno for one in found[-1].decorator_list)])
+                return "\n".join(text.splitlines()[begin - 1 : found[-1].end_lineno])
+    raise TaskError(f"the source of {name!r} is not known", "put the task into a module")
 
 
 def _used(source: str) -> list[str]:

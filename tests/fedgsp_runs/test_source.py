@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import sys
 import textwrap
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_functions_that_call_each_other_and_other_names_for_them_come_along(cell
             def data(self, client): return None
     """)
     assert written(module_of(module.Mine))["Mine"]().model() == (True, True)
+
+
+def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are no files: IPython keeps their lines where Python looks for those of functions."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    cells = [
+        "class Base:\n    known = 1",
+        "class Mine(Base):\n    def two(self): return 1",
+        "def same(one): return one\n\n@same\nclass Mine(Base):\n    def two(self): return 2\n\nafter = 1",
+    ]
+    for number, text in enumerate(cells):
+        name = f"/tmp/ipykernel_7/{number}.py"
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+        exec(compile(text, name, "exec"), vars(module))
+    text = module_of(module.Mine)
+    assert text.endswith("@same\nclass Mine(Base):\n    def two(self): return 2\n")
+    assert written(text)["Mine"]().two() == 2
 
 
 def test_a_class_of_a_module_keeps_its_name_and_is_imported_from_its_folder(tmp_path: Path) -> None:
