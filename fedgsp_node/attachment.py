@@ -43,6 +43,8 @@ from fedgsp_node.worker import Worker
 logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 1.0
+#: Least processor time, in seconds, that is reported.
+LEAST_COMPUTED_S = 0.1
 #: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
 #: Most bytes of reports that a manager has not read yet, and most characters of a name in an order.
@@ -219,11 +221,15 @@ class Attachment:
         await upload(channel, model_id, weights, self._worker.chunk_went, receiver, ticket, self._line.way)
 
     async def _report_progress(self) -> None:
-        """Reports progress once a second. An order that waits progresses with the slot and the network."""
-        last = -1
+        """Reports progress once a second. An order that waits progresses with the slot and the network.
+
+        Processor time is no progress, but shows that the node is in a long batch and does not wait in vain.
+        """
+        last_mark, last_s = -1, 0.0
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
-            mark = self._worker.mark
-            if mark != last and self._running:
-                self._report(Progress(tuple(OrderProgress(key, mark) for key in self._running)))
-            last = mark
+            mark, computed_s = self._worker.mark, self._worker.computed_s
+            if (mark != last_mark or computed_s >= last_s + LEAST_COMPUTED_S) and self._running:
+                self._report(Progress(tuple(OrderProgress(key, mark, computed_s) for key in self._running)))
+                last_s = computed_s
+            last_mark = mark

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import math
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -29,7 +31,8 @@ class Slot:
         """`most_s`: a call that takes longer, in seconds, is stopped after its running batch."""
         self._most_s = most_s
         self._free = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="training")
+        self._clock: int | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="training", initializer=self._note_clock)
         self._current: Control | None = None
         self._past = 0
         self._wanted = 0
@@ -39,6 +42,18 @@ class Slot:
     def mark(self) -> int:
         """Number of batches trained so far."""
         return self._past + (self._current.mark if self._current else 0)
+
+    @property
+    def computed_s(self) -> float:
+        """Seconds of processor time that the thread has used so far; 0 where the system does not tell."""
+        try:
+            return time.clock_gettime(self._clock) if self._clock is not None else 0.0
+        except OSError:  # the thread has ended
+            return 0.0
+
+    def _note_clock(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):  # not on macOS
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
 
     async def run(self, call: Callable[[Control], T]) -> T:
         """Runs a call in the thread of the slot. A cancelled caller stops the call and waits until it has ended."""

@@ -87,6 +87,11 @@ class Worker:
         """A counter of progress: trained batches, received chunks and sent chunks."""
         return self._slot.mark + self._fetcher.mark + self._chunks_gone
 
+    @property
+    def computed_s(self) -> float:
+        """Seconds of processor time that the training of this node has used so far."""
+        return self._slot.computed_s
+
     def chunk_went(self) -> None:
         """Counts a chunk that was sent to a manager."""
         self._chunks_gone += 1

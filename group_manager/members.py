@@ -47,6 +47,8 @@ MOST_BYTES = 1 << 56
 STEPS_FACTOR = 16
 #: Progress reports that come sooner after the last one are not read.
 LEAST_BETWEEN_PROGRESS_S = 0.5
+#: A node counts as computing for so many seconds after a report that shows more processor time.
+COMPUTES_FOR_S = 10.0
 #: Kind of work -> kind of its result; other kinds of work have none.
 _ANSWERS: dict[type, type] = {
     Train: Trained,
@@ -73,6 +75,8 @@ class PendingOrder:
     begun: float = 0.0  # loop time at which it could begin, in seconds
     silence: float = 0.0  # longest time between two reports so far, in seconds
     mark: int = -1  # of the last progress report
+    computed_s: float = 0.0  # processor time of its node by the last progress report
+    computed: float = -math.inf  # loop time of the last report that shows more of it
     need: Need = UNKNOWN
     reports: int = 0  # of progress, so far
     receipt: bytes = b""  # of the node for the result
@@ -186,6 +190,8 @@ class Members:
         if isinstance(kind, Progress):
             for progress in kind.orders:
                 pending = session.pending.get(progress.key) if progress.key else None
+                if pending is not None and progress.computed_s > pending.computed_s:
+                    pending.computed_s, pending.computed = progress.computed_s, now
                 # A mark grows with the work, and no order has endless work.
                 if pending is not None and progress.mark > pending.mark and pending.reports < pending.need.reports:
                     pending.mark = progress.mark
@@ -216,16 +222,20 @@ class Members:
             pending.touched = pending.begun = loop.time()
             pending.silence = 0.0
         while not pending.outcome.done():
-            given_s = self._pace.deadline_s(_whose(pending), stall_timeout_s)
-            whole_s = self._deadlines.deadline_s(_whose(pending), pending.need, stall_timeout_s)
-            now = loop.time()
+            now, whose = loop.time(), _whose(pending)
+            computes_until = pending.computed + COMPUTES_FOR_S
+            most_s = self._pace.most_s(whose, stall_timeout_s, computes=now < computes_until)
+            given_s = self._pace.deadline_s(whose, most_s)
+            whole_s = self._deadlines.deadline_s(whose, pending.need, stall_timeout_s)
             if now >= pending.touched + given_s:
-                self._pace.note_stall(_whose(pending), given_s, stall_timeout_s)
-                return _stalled(pending, given_s, stall_timeout_s)
+                self._pace.note_stall(whose, given_s, most_s)
+                return _stalled(pending, given_s, most_s)
             if now >= pending.begun + whole_s:
-                self._deadlines.note_overdue(_whose(pending))
+                self._deadlines.note_overdue(whose)
                 return _overdue(pending, whole_s)
             ends = min(pending.touched + given_s, pending.begun + whole_s)
+            if now < computes_until:
+                ends = min(ends, computes_until)
             await asyncio.wait([pending.outcome], timeout=ends - now)
         return pending.outcome.result()
 

@@ -1,6 +1,7 @@
 """After how long without a report an order has stalled, learned from earlier orders."""
 
 from collections import defaultdict
+from statistics import median_high
 
 #: Orders of a kind that must have ended before a limit is derived from them.
 LEAST_ENDED = 3
@@ -8,6 +9,8 @@ LEAST_ENDED = 3
 FACTOR = 10.0
 #: Lowest limit, in seconds: a machine may be busy for a while.
 LEAST_S = 15.0
+#: A site may be this many times slower than others, and one of its batches may take so much longer.
+SLOWER = 20.0
 
 
 #: Kind of order, node and client.
@@ -15,7 +18,7 @@ Whose = tuple[str, str, int]
 
 
 class Pace:
-    """The longest silence within orders that ended well, by kind of order.
+    """The longest silence within orders that ended well, by kind of order and node.
 
     Limits derived from it hold for clients whose own orders of that kind ended well. A client without such orders may
     be slower than all others, and a client that has just stalled may have become slower: both get the time that the
@@ -23,7 +26,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._longest: defaultdict[str, float] = defaultdict(float)
+        self._longest: defaultdict[str, dict[str, float]] = defaultdict(dict)  # by kind of order, then by node
         self._ended: defaultdict[str, int] = defaultdict(int)
         self._known: set[Whose] = set()
         self._hanging: set[tuple[str, str]] = set()  # (kind of order, node)
@@ -31,13 +34,14 @@ class Pace:
     def note(self, whose: Whose, silence_s: float) -> None:
         """An order ended well; `silence_s` is its longest time without a report."""
         kind, node, _ = whose
-        self._longest[kind] = max(self._longest[kind], silence_s)
+        of_kind = self._longest[kind]
+        of_kind[node] = max(of_kind.get(node, 0.0), silence_s)
         self._ended[kind] += 1
         self._known.add(whose)
         self._hanging.discard((kind, node))
 
     def note_stall(self, whose: Whose, given_s: float, most_s: float) -> None:
-        """An order stalled after `given_s` seconds, of the `most_s` seconds that the run allows."""
+        """An order stalled after `given_s` seconds, of the `most_s` seconds that it could have."""
         if given_s < most_s:
             self._known.discard(whose)
         else:
@@ -48,10 +52,21 @@ class Pace:
         """A node attached; perhaps it was restarted because it hung."""
         self._hanging = {(kind, other) for kind, other in self._hanging if other != node}
 
+    def most_s(self, whose: Whose, stall_timeout_s: float, computes: bool) -> float:
+        """Seconds without a report that this order may have at most: the stall timeout, or more for a slow site.
+
+        A site may be `SLOWER` times slower than is typical of other nodes. `computes`: the node does not report
+        progress, but its training uses the processor, so that it may be in a long batch.
+        """
+        kind, node, _ = whose
+        others = [silence_s for other, silence_s in self._longest[kind].items() if other != node]
+        typical_s = median_high(others) if others else 0.0  # a minority of nodes cannot choose it
+        return max(stall_timeout_s * (SLOWER if computes else 1.0), SLOWER * typical_s)
+
     def deadline_s(self, whose: Whose, most_s: float) -> float:
         """Seconds without a report after which this order has stalled; at most `most_s`."""
         kind, node, _ = whose
         bound = whose in self._known or (kind, node) in self._hanging
         if not bound or self._ended[kind] < LEAST_ENDED:
             return most_s
-        return min(most_s, max(LEAST_S, FACTOR * self._longest[kind]))
+        return min(most_s, max(LEAST_S, FACTOR * max(self._longest[kind].values())))

@@ -91,10 +91,7 @@ class OutgoingStep:
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """Which view of its update a client reveals.
-
-    The update is g = (w_start - w_after) / learning rate, over the trainable parameters.
-    """
+    """What a client reveals of its update g = (w_start - w_after) / learning rate, over the trainable parameters."""
 
     #: "exact" (all of it), "layer:PREFIX" (tensors with this prefix) or "sketch:BYTES" (a random projection of this
     #: size).
@@ -290,6 +287,8 @@ class OrderProgress:
     key: OrderKey | None
     #: Grows while the order, or work that it waits for on the node, makes progress: batches trained, chunks moved.
     mark: int
+    #: Seconds of processor time that the thread for training has used since the node started.
+    computed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,10 +280,7 @@ Global___OutgoingStep: _TypeAlias = OutgoingStep  # noqa: Y015
 
 @_typing.final
 class Reveal(_message.Message):
-    """Which view of its update a client reveals.
-
-    The update is g = (w_start - w_after) / learning rate, over the trainable parameters.
-    """
+    """What a client reveals of its update g = (w_start - w_after) / learning rate, over the trainable parameters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -862,8 +859,11 @@ class OrderProgress(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
+    COMPUTED_S_FIELD_NUMBER: _builtins.int
     mark: _builtins.int
     """Grows while the order, or work that it waits for on the node, makes progress: batches trained, chunks moved."""
+    computed_s: _builtins.float
+    """Seconds of processor time that the thread for training has used since the node started."""
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     def __init__(
@@ -871,10 +871,11 @@ class OrderProgress(_message.Message):
         *,
         key: Global___OrderKey | None = ...,
         mark: _builtins.int = ...,
+        computed_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "mark", b"mark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_s", b"computed_s", "key", b"key", "mark", b"mark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -194,3 +195,23 @@ async def test_memory_stays_while_there_is_more_to_do(monkeypatch: pytest.Monkey
     last = one._rest
     one.close()
     assert last.cancelled()
+
+
+async def test_the_processor_time_of_the_thread_is_known_while_it_runs(slot: Slot) -> None:
+    assert slot.computed_s == 0
+    computing, enough = threading.Event(), threading.Event()
+
+    def compute(_: Control) -> float:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.05:
+            pass
+        computing.set()
+        enough.wait(10)
+        return time.thread_time()
+
+    running = asyncio.create_task(slot.run(compute))
+    assert await asyncio.to_thread(computing.wait, 10)
+    so_far = slot.computed_s
+    assert so_far >= 0.05
+    enough.set()
+    assert so_far <= await running <= slot.computed_s
