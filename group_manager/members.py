@@ -80,6 +80,7 @@ class PendingOrder:
     need: Need = UNKNOWN
     reports: int = 0  # of progress, so far
     receipt: bytes = b""  # of the node for the result
+    ended: float = 0.0  # loop time of the node's last report about it, in seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -201,6 +202,7 @@ class Members:
         pending = session.pending.pop(kind.key, None) if kind.key else None
         if pending is not None and not pending.outcome.done():
             _touch(pending, now)
+            pending.ended = now
             if isinstance(kind, Done):
                 self._pace.note(_whose(pending), pending.silence)
                 # The node has one thread: it began with this order when the one before was done.

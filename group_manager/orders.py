@@ -148,12 +148,21 @@ class Reports:
         self._tell(GroupEvent(kind))
 
     def done(
-        self, member: Member, position: int, result: Result, pending: PendingOrder | None, update_length: float = 0.0
+        self,
+        member: Member,
+        position: int,
+        result: Result,
+        pending: PendingOrder | None,
+        update_length: float = 0.0,
+        turn_s: float = 0.0,
     ) -> None:
-        """A member finished its order, unless it needed none; `update_length` is 0 if it was not measured."""
+        """A member finished its order, unless it needed none.
+
+        `update_length` is 0 if it was not measured, and so is `turn_s`, the seconds of a member's turn in a relay.
+        """
         self.count(result)
         proof = _proof(member, pending) if pending is not None else {}
-        self.tell(MemberDone(member.client, position, result, update_length, **proof))
+        self.tell(MemberDone(member.client, position, result, update_length, turn_s=turn_s, **proof))
 
     def count(self, result: Result) -> None:
         """Adds the bytes that a member fetched for an order."""

@@ -160,6 +160,7 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
         f"use scheme {' or '.join(rows)}",
     )
+    yield from _unbalanced(config, scheme)
     training = TRAININGS[scheme.training]
     yield (
         config.keep_models == BEST and (scheme.without_head or training.keeps_head or training.keeps_personal),
@@ -180,6 +181,34 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         f"scheme {config.scheme} keeps the heads with the clients, and training {scheme.training} learns features"
         " for one head of all clients",
         f"leave out {flag('training')}, or use another scheme",
+    )
+
+
+def _unbalanced(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:
+    """The reasons for which groups cannot be dealt by time."""
+    asked, remedy = config.balance is not None, f"leave out {flag('balance')}, or use scheme fedgsp"
+    yield (
+        asked and bool(scheme.service),
+        f"--balance {config.balance} is for groupings of FedGSP, and a grouping service deals clients as it likes",
+        f"leave out {flag('balance')}",
+    )
+    yield (
+        asked and not PROGRAMS[scheme.program].chained,
+        f"--balance {config.balance} needs program relay: in program {scheme.program} the members of a group train at"
+        " once, so that a round takes as long as its slowest client, whatever the groups are",
+        remedy,
+    )
+    yield (
+        asked and not GROUPINGS[scheme.grouping].balances,
+        f"--balance {config.balance} needs grouping icg, and grouping {scheme.grouping} chooses the members of a group"
+        " by other rules",
+        remedy,
+    )
+    yield (
+        asked and scheme.regroup != "always",
+        f"--balance {config.balance} needs groups that are formed in every round, and scheme {config.scheme} forms"
+        " them before any client was measured",
+        remedy,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from top_server.models import Changes, Holdings, Made
 from top_server.nodes.membership import RETURN_TIMEOUT_S
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
-from top_server.record.events.evidence import ClientPlaced
+from top_server.record.events.evidence import ClientPlaced, TimesExpected
 from top_server.record.events.rounds import (
     GroupFailed,
     GroupFinished,
@@ -177,7 +177,8 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     rng = stream(config.seed, "sampling", number)
     before = Before(progress.plan, progress.first_clients - progress.afresh)
     sizes = {client: hosted.train_samples for client, hosted in context.membership.clients.items()}
-    question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng)
+    seconds = _expect(context, number, sizes)
+    question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng, seconds)
     answer = await context.assign(question.request) if question.request is not None else None
     if answer is not None and answer.warning:
         logger.warning("round=%d %s", number, answer.warning)
@@ -187,6 +188,15 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     for client, group in teams.placed.items():
         context.journal.record(ClientPlaced(round=number, client=client, group=group))
     return teams
+
+
+def _expect(context: RunContext, number: int, sizes: Mapping[int, int]) -> Mapping[int, float] | None:
+    """With `--balance time`: how long each present client is expected to take; the record gets it too."""
+    if context.turns is None:
+        return None
+    expected = context.turns.expected(number, sizes, context.membership.standard.training_flop)
+    context.journal.record(TimesExpected(round=number, seconds=expected.seconds, by_samples=expected.by_samples))
+    return expected.seconds
 
 
 def round_tasks(

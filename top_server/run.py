@@ -17,6 +17,7 @@ from top_server.nodes.membership import Membership
 from top_server.record.audit import NO_AUDIT, Audit
 from top_server.record.journal import Journal
 from top_server.schemes import Scheme
+from top_server.turns import Turns
 
 #: Answers a request with a plan, in this process or by asking a grouping service.
 Assign = Callable[[GroupingRequest], Awaitable[Plan]]
@@ -49,6 +50,8 @@ class RunContext:
     renewed: set[tuple[str, str]] = field(default_factory=set)
     #: With `--local-run`: the score that each client reached when all clients trained alone.
     alone: Mapping[int, float] | None = None
+    #: With `--balance time`: how long the clients took.
+    turns: Turns | None = None
     #: How often the run was resumed.
     times: int = 0
     #: Numbers the orders to managers. They begin with the time, so that a resumed run uses other numbers than before.

@@ -71,6 +71,7 @@ from top_server.resume.find import Resumed
 from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
 from top_server.settling import settle
+from top_server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +191,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 why_not_trusted=lambda certificate: (
                     why_not_trusted(certificate, tls.ca, datetime.now(UTC), began) if tls else "this run has no CA"
                 ),
+                turns=_turns(config, journal, resumed),
                 times=resumed.times if resumed else 0,
             )
             if config.local_run is not None:
@@ -312,6 +314,7 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
             assign=_assign(scheme, channels),
             models=Models(store),
             journal=own_journal,
+            turns=None,
             times=0,
         )
         progress, merging = Progress(), _merging(own)
@@ -324,6 +327,15 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
         # The run gets new managers: an order of the local run that is still on its way must not reach it.
         await own.managers.close()
         finish(directory, own_journal, settings, row, begin)
+
+
+def _turns(config: RunConfig, journal: Journal, resumed: Resumed | None) -> Turns | None:
+    """How long the clients took, from the record so far and from all that is recorded from now on."""
+    if config.balance is None:
+        return None
+    turns = resumed.turns if resumed else Turns()
+    journal.subscribe(turns.note)
+    return turns
 
 
 def _merging(context: RunContext) -> Merging:

@@ -64,11 +64,13 @@ def ask(
     evidence: Evidence,
     sizes: Mapping[int, int],
     rng: np.random.Generator,
+    seconds: Mapping[int, float] | None = None,
 ) -> Question:
     """Whether the clients are grouped anew in round `number`, and with which request.
 
-    `options` are those of the grouping, `sizes` the training samples of the present clients. `rng` draws the clients
-    where a scheme samples these. Raises RunError if there is evidence about nobody.
+    `options` are those of the grouping, `sizes` the training samples of the present clients, `seconds` the times that
+    they are expected to take. `rng` draws the clients where a scheme samples these. Raises RunError if there is
+    evidence about nobody.
     """
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
@@ -101,6 +103,7 @@ def ask(
             newcomers=evidence.newcomers,
             settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
             learning_rate=config.learning_rate_in(number - 1),
+            seconds=np.array([seconds.get(client, 0.0) for client in clients]) if seconds is not None else None,
         ),
         reason,
     )

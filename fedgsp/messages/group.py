@@ -226,6 +226,8 @@ class MemberDone:
     #: The certificate of the node, and those between it and the CA, in PEM, if it is not the one of `Member`: the node
     #: may have renewed its certificate.
     certificate: bytes = b""
+    #: Relay: seconds from the end of the hop before, or the begin of the relay, until the result was reported.
+    turn_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

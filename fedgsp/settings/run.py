@@ -58,6 +58,12 @@ class RunConfig(RunFiles):
     grouping_option: dict[str, str] = setting(
         {}, "an option of the grouping; repeatable", options_of="grouping", panel=METHOD
     )
+    balance: str | None = setting(
+        None,
+        "time deals the groups so that no relay takes much longer than it must, by how long each client took so far",
+        choices=("time",),
+        panel=METHOD,
+    )
     profile: str | None = setting(None, "what clients reveal before they are grouped", panel=METHOD)
     profile_option: dict[str, str] = setting(
         {}, "an option of the profile; repeatable", options_of="profile", panel=METHOD

@@ -605,6 +605,7 @@ class MemberDone(_message.Message):
     RECEIPT_FIELD_NUMBER: _builtins.int
     UPDATE_DIGEST_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    TURN_S_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     position: _builtins.int
     """Place of the order within the group, from 0."""
@@ -618,6 +619,8 @@ class MemberDone(_message.Message):
     """The certificate of the node, and those between it and the CA, in PEM, if it is not the one of `Member`: the node
     may have renewed its certificate.
     """
+    turn_s: _builtins.float
+    """Relay: seconds from the end of the hop before, or the begin of the relay, until the result was reported."""
     @_builtins.property
     def trained(self) -> _order_pb2.Trained: ...
     @_builtins.property
@@ -644,10 +647,11 @@ class MemberDone(_message.Message):
         receipt: _builtins.bytes = ...,
         update_digest: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        turn_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "position", b"position", "receipt", b"receipt", "result", b"result", "trained", b"trained", "update_digest", b"update_digest", "update_length", b"update_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "position", b"position", "receipt", b"receipt", "result", b"result", "trained", b"trained", "turn_s", b"turn_s", "update_digest", b"update_digest", "update_length", b"update_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

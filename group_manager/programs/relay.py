@@ -5,6 +5,7 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 `group_manager.chain` decides what follows from a failure.
 """
 
+import asyncio
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained
@@ -56,6 +57,7 @@ class _Walk:
         self._group = group
         self._norms = Norms(group) if group.request.most_update_ratio else None
         self._attempt = group.request.attempt * ATTEMPTS
+        self._since = 0.0  # loop time, in seconds, at which the turn of the next member began
         self._disputed: set[str] = set()  # models of which one reader has said that something else came
 
     async def recall(self) -> None:
@@ -98,6 +100,7 @@ class _Walk:
             pending = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
             orders.append((hop, start.model_id, pending))
         self._attempt += 1
+        self._since = asyncio.get_running_loop().time()
         return orders
 
     async def _watch(self, orders: deque[HopOrder]) -> Failure | Decision | None:
@@ -123,8 +126,9 @@ class _Walk:
                 group.models.by_way_of_here(start_id)
             self.chain.finish(outcome.samples, outcome.ref.digest)
             orders.popleft()
+            turn_s, self._since = max(0.0, pending.ended - self._since), pending.ended
             outcome = await group.models.with_update(outcome)
-            group.reports.done(hop.member, self.chain.done - 1, outcome, pending, hop.length)
+            group.reports.done(hop.member, self.chain.done - 1, outcome, pending, hop.length, turn_s)
             self._release_spare()
         return None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.model_store import ModelStore
 from fedgsp.schedules import SCHEDULES, plan
 from tests.contracts.declarations import check_declaration
 from tests.support.weights import some_weights
 from top_server.evidence import Evidence
-from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import GroupModel, MemberModel
 from top_server.merging.weighing import WEIGHINGS
@@ -63,6 +65,25 @@ async def check_grouping(name: str) -> None:
             GROUPINGS[name](request).check(request)
             _assert_unchanged(request, request_for(clients, groups, seed))
     assert GROUPINGS[name](request_for(20, 4)) == GROUPINGS[name](request_for(20, 4)), "it answers otherwise each time"
+    if GROUPINGS[name].balances:
+        _check_balance(name)
+
+
+def _check_balance(name: str) -> None:
+    """With the times of clients, groups have the sizes that they have without, and the longest takes no more time."""
+    for clients, groups in [(1, 1), (7, 7), (20, 3), (20, 6)]:
+        for seed in range(5):
+            request = request_for(clients, groups, seed)
+            seconds = np.random.default_rng(seed).lognormal(size=clients)
+            without, timed = GROUPINGS[name](request), GROUPINGS[name](dataclasses.replace(request, seconds=seconds))
+            timed.check(request)
+            assert sorted(map(len, timed.groups)) == sorted(map(len, without.groups)), "it makes groups of other sizes"
+            assert _longest(timed, request, seconds) <= _longest(without, request, seconds) * (1 + 1e-6)
+
+
+def _longest(plan: Plan, request: GroupingRequest, seconds: NDArray[np.float64]) -> float:
+    time_of = dict(zip(request.clients, seconds.tolist(), strict=True))
+    return max(sum(time_of[client] for client in group) for group in plan.groups)
 
 
 def _assert_unchanged(request: GroupingRequest, before: GroupingRequest) -> None:

@@ -67,6 +67,8 @@ class Reference:
     merge: Merge | None = None
     #: What the global model becomes, if not the mean of the groups' results.
     step: Step | None = None
+    #: Round -> how long each client is expected to take; None: groups are not dealt by time.
+    seconds: Callable[[int], Mapping[int, float]] | None = None
     #: Is told the number and the global model of every round.
     told: Callable[[int, State], None] = lambda *_: None
 
@@ -170,6 +172,7 @@ class Reference:
             sizes=np.array([len(part) for part in data]),
             histograms=np.stack([np.bincount(part.y, minlength=self.task.num_classes) for part in data]),
             options=self.options,
+            seconds=np.array([self.seconds(number)[client] for client in clients]) if self.seconds else None,
         )
         groups = GROUPINGS[self.grouping](request).groups
         size = max(1, math.floor(self.sampling_rate * len(groups) + 0.5))

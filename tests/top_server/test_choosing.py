@@ -297,3 +297,25 @@ def test_a_fusion_goes_with_other_groups_and_programs(scheme: str) -> None:
     assert choose(RunConfig(scheme=scheme, training="fedfusion")).training == "fedfusion"
     if scheme in ("fedgsp", "fedavg"):
         assert choose(RunConfig(scheme=scheme, training="fedfusion", merge="smoothed-mean")).merge == "smoothed-mean"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"scheme": "fedavg"}, "--balance time needs program relay: in program parallel the members of a group train"),
+        ({"scheme": "fedgsp", "program": "parallel"}, "--balance time needs program relay"),
+        ({"scheme": "hcct", "program": "relay"}, "--balance time needs grouping icg, and grouping hcct chooses"),
+        ({"scheme": "fedgsp", "grouping": "random"}, "--balance time needs grouping icg, and grouping random"),
+        ({"scheme": "naive-gsp-icg"}, "--balance time needs groups that are formed in every round"),
+        ({"scheme": "fedgsp", "grouping": "grpc://127.0.0.1:7"}, "--balance time is for groupings of FedGSP"),
+    ],
+)
+def test_groups_are_dealt_by_time_only_where_that_can_make_rounds_shorter(changes: dict[str, Any], what: str) -> None:
+    error = refused(balance="time", **changes)
+    assert error.what.startswith(what)
+    assert error.remedy.startswith("leave out --balance")
+
+
+def test_alike_groups_of_unlike_clients_may_be_dealt_by_time() -> None:
+    assert choose(RunConfig(balance="time")) == SCHEMES["fedgsp"]
+    choose(RunConfig(balance="time", merge="none", grouping_option={"refine": "true"}))

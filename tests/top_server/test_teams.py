@@ -76,6 +76,17 @@ def test_a_request_has_the_evidence_and_the_settled_groups_of_the_clients_that_a
     assert request.options == {"alpha": "1"}
 
 
+def test_a_request_has_the_expected_times_of_its_clients_if_there_are_any() -> None:
+    evidence = Evidence((0, 2, 9))  # client 9 has left since it gave evidence
+    question = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng(), {0: 1.5, 1: 7.0, 2: 30.0})
+    assert question.request is not None
+    assert question.request.seconds is not None
+    assert question.request.seconds.tolist() == [1.5, 30.0, 0.0]
+    without = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng())
+    assert without.request is not None
+    assert without.request.seconds is None
+
+
 def test_where_clients_are_sampled_a_request_is_about_these_alone() -> None:
     question = asked(SCHEMES["fedavg"], None, Evidence(tuple(range(6))))
     assert question.request is not None

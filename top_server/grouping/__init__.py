@@ -63,6 +63,7 @@ _BUILT_IN = {
         options=IcgOptions,
         needs={"profile": ("histograms",)},
         counted=True,
+        balances=True,
     ),
     "ifca": Grouping(
         help="clients for which the same cluster's model has the smallest loss",

@@ -27,6 +27,8 @@ class Grouping(Part):
     continues: bool = False
     #: Whether the grouping gives the same clients the same groups in every round.
     static: bool = False
+    #: Whether the grouping deals the clients so that groups take equally long, if the request has `seconds`.
+    balances: bool = False
     #: Clients in the values of the options. Clients in names of options, such as alpha.3, are found without it.
     names: Callable[[Any], Collection[int]] = lambda _: ()
 

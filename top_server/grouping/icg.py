@@ -4,7 +4,7 @@ So the groups are similar to one another, and each group has clients of all kind
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,7 +52,13 @@ def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
 
         held = np.stack([histograms[clients].sum(axis=0) for clients in extra])
         clusters = dealt(clusters, histograms, held, rng)
-    return Plan.from_rows([*map(list.__add__, clusters.T.tolist(), extra)], request)
+    groups_of_rows = [*map(list.__add__, clusters.T.tolist(), extra)]
+    if request.seconds is None:
+        return Plan.from_rows(groups_of_rows, request)
+    from top_server.grouping.balancing import balanced
+
+    found = balanced(groups_of_rows, request.seconds, histograms, rng)
+    return replace(Plan.from_rows(found.groups, request), note=str(found))
 
 
 def normalised(histograms: Ints) -> Ints:

@@ -38,6 +38,8 @@ class GroupingRequest:
     settled: tuple[tuple[int, ...], ...] = ()
     #: The number by which the updates behind matrix `gram` were divided: the learning rate of the round before.
     learning_rate: float = 1.0
+    #: With `--balance time`: how long the training of each client is expected to take, shape (N,).
+    seconds: Floats | None = None
 
     def __post_init__(self) -> None:
         count = len(self.clients)
@@ -61,6 +63,11 @@ class GroupingRequest:
                 raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"a learning rate of {self.learning_rate}")
+        if self.seconds is not None:
+            if self.seconds.shape != (count,):
+                raise ValueError(f"seconds have shape {self.seconds.shape} for {count} clients")
+            if not (np.isfinite(self.seconds).all() and self.seconds.min() >= 0):
+                raise ValueError("seconds must be finite and at least 0")
         if strangers := set(self.newcomers) - set(self.clients):
             raise ValueError(f"newcomers that are not among the clients: {listed(strangers)}")
         settled = [client for group in self.settled for client in group]

@@ -32,6 +32,7 @@ from top_server.groups.task import Trace
 from top_server.managers.pool import Manager
 from top_server.progress import Progress
 from top_server.record.events import rounds
+from top_server.record.events.base import ABSENT
 from top_server.record.events.evidence import Discriminators
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
@@ -186,6 +187,7 @@ class GroupWatch:
                 client=done.client,
                 loss=trained.loss,
                 seconds=trained.seconds,
+                turn=done.turn_s if self._program.chained else ABSENT,
                 samples=trained.samples,
                 update_length=done.update_length,
                 bytes=trained.bytes,

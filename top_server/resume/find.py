@@ -28,6 +28,7 @@ from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFin
 from top_server.record.history import read_lines
 from top_server.recorded import BEGINS, ENDS, is_finished
 from top_server.resume import state
+from top_server.turns import Turns
 
 #: What the id of a run looks like.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
@@ -66,6 +67,8 @@ class Resumed:
     rounds: int = 0
     #: Whether it is finished, and rounds are added to it.
     extends: bool = False
+    #: How long the clients took for their turns.
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def round(self) -> int:
@@ -158,6 +161,9 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
         )
     done = saved.round if saved is not None else 0
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
+    turns = Turns()
+    for event in events:
+        turns.note(event)
     interrupted = _interrupted(map(read, events), done + 1, first_attempt(times))
     offences = Counter(saved.offences if saved is not None else {})
     # A client that was skipped after the last finished hop is tried again.
@@ -185,6 +191,7 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
         ends=tuple(int(event["rounds"]) for event in events if event["event"] == ENDS),
         rounds=int(begun[-1].get("rounds") or 0),
         extends=extends,
+        turns=turns,
     )
 
 

@@ -128,6 +128,15 @@ def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_p
     assert on.interrupted.traces[0].attempt == 2 * MOST_TRIES * MOST_MANAGERS  # ids of this time are new
 
 
+def test_turns_of_all_rounds_are_found_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    turns = [{**hop(0, client, client), "turn": turn, "samples": 10} for client, turn in ((0, 2.0), (1, 40.0))]
+    found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1]), *turns]))
+    assert found.turns.expected(2, {0: 10, 1: 10}, 0).seconds == {0: 2.0, 1: 40.0}
+    damaged = [*BEGIN, started([0, 1]), {**turns[0], "turn": "long"}]
+    with pytest.raises(DataError, match="its record is damaged"):
+        resuming.find(recorded(tmp_path, damaged))
+
+
 def test_bytes_that_a_group_had_moved_count(tmp_path: Path) -> None:
     found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1, 2]), hop(0, 0, 0), hop(0, 1, 1), hop(0, 2, 2)]))
     assert found.interrupted is not None

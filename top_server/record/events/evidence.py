@@ -32,6 +32,15 @@ class ClientPlaced(RoundEvent):
     group: int
 
 
+class TimesExpected(RoundEvent):
+    """`--balance time`: how long the clients are expected to take. The groups of the round are dealt by it."""
+
+    seconds: Mapping[int, float] = told(
+        "by client: the low median of its last five turns, per sample; without turns, by its samples"
+    )
+    by_samples: Sequence[int] = told("clients without a turn so far")
+
+
 class Discriminators(Event):
     """`fedcollab`: the networks that tell the clients' data apart were judged once more."""
 

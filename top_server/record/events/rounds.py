@@ -27,6 +27,11 @@ class HopFinished(GroupEvent):
     client: int
     loss: float = told("mean training loss")
     seconds: float = told("time of training")
+    turn: float = told(
+        "relay: seconds from the end of the hop before, or the begin of the relay, until this result, by the clock of"
+        " the group manager",
+        default=ABSENT,
+    )
     samples: int = told("training samples of the client")
     update_length: float = told("Euclidean length of the update; 0 without `--update-norm-limit`")
     bytes: int = told("bytes of start weights that the node fetched")

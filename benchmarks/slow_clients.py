@@ -1,0 +1,148 @@
+"""Measures relays among sites of different speeds, with and without `--balance time`: slow_clients.py --out DIR
+
+Every run is fedgsp on the digits with one client per node and all groups in every round. A client pauses in each
+training step; the factors on the pause are drawn by the seed. The script prints a table: seconds of a round, how long
+the longest group took by the measured turns beside the least possible time, how alike the groups were (z of eq. 4)
+beside ICG's own deal in the same round, and the accuracy. A run that is finished in DIR is not played again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.slow_sites import SlowSites
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.refining import difference
+from top_server.grouping.round_time import least_time
+from top_server.record.history import read_lines
+
+#: Name -> factors on the pause of some clients.
+SITES = {
+    "one site 20 times slower, six 2 to 5 times": "20/5/4/3/3/2/2",
+    "six sites 2 to 5 times slower": "5/4/3/3/2/2",
+}
+#: Name -> settings beside those of all runs.
+VARIANTS: dict[str, dict[str, str]] = {
+    "ICG": {},
+    "ICG, `--balance time`": {"balance": "time"},
+    "ICG, `refine=true`": {"grouping-option": "refine=true"},
+    "ICG, `refine=true`, `--balance time`": {"grouping-option": "refine=true", "balance": "time"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Means over the rounds of a run; of the first round nobody knows the times."""
+
+    seconds: float
+    longest: float
+    unlikeness: float
+    accuracy: float
+    skipped: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--pause", default="0.02", help="seconds, in each step of a site of usual speed")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    print("| sites | groups | seconds of a round | longest group / least | z / ICG's z | last accuracy | skipped |")
+    print("|---|---|---|---|---|---|---|")
+    for number, (sites, slow) in enumerate(SITES.items()):
+        for variant, settings in VARIANTS.items():
+            found = []
+            for seed in range(arguments.seeds):
+                name = f"{number}-{'-'.join(settings) or 'icg'}-{seed}"
+                play(arguments, arguments.out / name, slow, seed, settings)
+                found.append(figures(arguments, arguments.out / name, slow, seed, settings))
+            print(f"| {sites} | {variant} | {row(found)} |", flush=True)
+
+
+def play(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, settings: dict[str, str]) -> None:
+    if (directory / "summary.json").exists():
+        return
+    options = {"clients": arguments.clients, "pause": arguments.pause, "slow": slow, "seed": seed}
+    flags = {
+        **{"scheme": "fedgsp", "task": "benchmarks.slow_sites:SlowSites", "sampling-rate": "1", "seed": str(seed)},
+        **{"rounds": str(arguments.rounds), "clients": str(arguments.clients), "local-nodes": str(arguments.clients)},
+        **{"listen": "127.0.0.1:0", "run-dir": str(directory), "keep-models": "none"},
+        **settings,
+    }
+    command = [sys.executable, "-m", "top_server", *(f"--{name}={value}" for name, value in flags.items())]
+    command += [f"--task-option={name}={value}" for name, value in options.items()]
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_suffix(".log").open("w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+
+
+def figures(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, settings: dict[str, str]) -> Figures:
+    task = SlowSites(arguments.clients, slow=slow, seed=seed)
+    labels = [task.data(client).train.y for client in range(arguments.clients)]
+    histograms = np.stack([np.bincount(y, minlength=task.num_classes) for y in labels])
+    turns: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    teams: dict[int, list[list[int]]] = {}
+    skipped = 0
+    for event in read_lines(directory / "events.jsonl"):
+        match event:
+            case {"event": "hop_finished"}:
+                turns[event["round"]][event["client"]] = event["turn"]
+            case {"event": "round_started"}:
+                teams[event["round"]] = event["teams"]
+            case {"event": "client_skipped"}:
+                skipped += 1
+    rows = read_lines(directory / "history.jsonl")[1:]
+    longest, unlike = [], []
+    for number in (line["round"] for line in rows):
+        groups, took = teams[number], turns[number]
+        times = np.array([int(1e6 * took[client]) for group in groups for client in group if client in took])
+        sizes = [len(group) for group in groups]
+        longest.append(1e6 * max(sum(took.get(c, 0) for c in group) for group in groups) / least_time(times, sizes))
+        dealt = icg(histograms, len(groups), number, seed, settings)
+        unlike.append(unlikeness(groups, histograms) / unlikeness(dealt, histograms))
+    return Figures(
+        float(np.mean([line["seconds"] for line in rows])),
+        float(np.mean(longest)),
+        float(np.mean(unlike)),
+        rows[-1]["accuracy"],
+        skipped,
+    )
+
+
+def icg(histograms: Any, groups: int, number: int, seed: int, settings: dict[str, str]) -> Any:
+    """The groups that ICG deals in a round without times."""
+    given = settings.get("grouping-option")
+    options = dict([given.split("=")]) if given else {}
+    clients = tuple(range(len(histograms)))
+    request = GroupingRequest(number, groups, seed, clients, histograms.sum(axis=1), histograms, options=options)
+    return GROUPINGS["icg"](request).groups
+
+
+def unlikeness(groups: Any, histograms: Any) -> int:
+    return difference(np.stack([histograms[list(group)].sum(axis=0) for group in groups]))
+
+
+def row(found: list[Figures]) -> str:
+    """Means over the seeds, with the smallest and the largest."""
+    columns = [
+        [f"{value:.2f}" for value in (np.mean(values), min(values), max(values))]
+        for values in ([getattr(one, name) for one in found] for name in ("seconds", "longest", "unlikeness"))
+    ]
+    accuracies = [100 * one.accuracy for one in found]
+    told = [f"{mean} ({least} - {most})" for mean, least, most in columns]
+    told.append(f"{np.mean(accuracies):.2f} ({min(accuracies):.2f} - {max(accuracies):.2f}) %")
+    return " | ".join([*told, str(sum(one.skipped for one in found))])
+
+
+if __name__ == "__main__":
+    main()
