@@ -28,6 +28,7 @@ from fedgsp.liveness import (
     window,
 )
 from fedgsp.pacing import Way, Ways
+from fedgsp.proxy import Proxy
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.tls_followed import Followed
 from fedgsp.tls_probe import trusted
@@ -60,10 +61,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.use_local_subchannel_pool", 1),  # a closed channel closes its connection
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),  # peers are dialled directly, not through a web proxy
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
+#: Unless a process has a proxy, peers are dialled directly, whatever the environment says.
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _SERVER_OPTIONS = [
     _AS_IT_COMES,
     ("grpc.so_reuseport", 0),  # otherwise two servers could bind the same port without an error
@@ -200,9 +202,17 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
     address on another: one for models, and one for all other calls, which then never wait behind the bytes of a model.
     """
 
-    def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        tls: Tls | None = None,
+        lost_after_s: float = LOST_AFTER_S,
+        insecure: bool = False,
+        proxy: Proxy | None = None,
+    ) -> None:
+        """With `proxy`, all connections go through it."""
         self._tls = Followed(tls) if tls else None
         self._insecure = insecure
+        self._proxy = proxy
         self._open: dict[_Key, grpc.aio.Channel] = {}
         #: Loop time at which a channel was made, and the certificate that it shows.
         self._made: dict[_Key, float] = {}
@@ -219,7 +229,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         `models` asks for the channel that carries models. With TLS, the certificate of the server is checked before.
         Without a connection it is checked again, because either side may have a new one by then. Raises ConfigError if
         the connection would leave this machine without TLS, and PeerError if the certificate is not that of `server`,
-        or if no server is there.
+        if no server is there, or if the proxy opens no connection.
         """
         key = address, models and not is_near(address.rpartition(":")[0])
         async with self._dialling.setdefault(key, asyncio.Lock()):
@@ -244,13 +254,16 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         reached = f"{loopback(host)}:{port}"
         where = target(reached)
         options = [*_CHANNEL_OPTIONS, *keepalive(self._lost_after_s * (PATIENCE if models else 1)), *self._dials]
+        options += self._proxy.options if self._proxy else _NO_PROXY
         if not is_near(host):
             options += window(MODEL_WINDOW_BYTES if models else ORDER_WINDOW_BYTES)
         if self._tls is None:
             check_cleartext("a peer at", reached, self._insecure)
+            if self._proxy is not None:
+                await self._proxy.check(reached, MOST_DIAL_S)  # its refusals in plain words, which gRPC does not have
             return grpc.aio.insecure_channel(where, options=options)
         tls = self._shown[key] = self._tls.now()
-        return grpc.aio.secure_channel(where, await trusted(reached, tls, server), options=options)
+        return grpc.aio.secure_channel(where, await trusted(reached, tls, server, self._proxy), options=options)
 
     def line(self, address: str, server: Identity) -> Line:
         """How models are sent to the process `server` at an address."""

@@ -18,6 +18,7 @@ from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
 from fedgsp.identity import Identity, identity_in
 from fedgsp.liveness import MOST_DIAL_S
+from fedgsp.proxy import Proxy, open_connection
 from fedgsp.tls import NOT_OF_CA, TOKEN, Tls, handshake_failure, meaning_of, uris_of
 from fedgsp.unreached import why_unreached
 
@@ -46,13 +47,13 @@ class Server:
     certificate: bytes
 
 
-async def trusted(address: str, tls: Tls, server: Identity) -> grpc.ChannelCredentials:
+async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None = None) -> grpc.ChannelCredentials:
     """Credentials of a channel to the process `server`, which take the certificate that it has now, and no other.
 
     Raises PeerError if there is no server, or if its certificate is not one of this host, or not of this process.
     """
     try:
-        found = await probe(address, tls)
+        found = await probe(address, tls, proxy=proxy)
     except OSError as error:
         said = f"{type(error).__name__}: {error}"
         reason = handshake_failure(str(error)) or why_unreached(said, address) or said
@@ -87,36 +88,33 @@ async def hung_up(writer: asyncio.StreamWriter, timeout_s: float = MOST_DIAL_S) 
         await asyncio.wait_for(writer.wait_closed(), timeout_s)
 
 
-async def shown(address: str, timeout_s: float = MOST_DIAL_S) -> bytes:
+async def shown(address: str, timeout_s: float = MOST_DIAL_S, proxy: Proxy | None = None) -> bytes:
     """The certificate (DER) that the server at host:port shows, whatever it is: for a report alone, not to trust it.
 
-    Nothing is shown to the server. Raises OSError if no handshake came about.
+    Nothing is shown to the server. Raises OSError if no handshake came about, and PeerError if the proxy opened no
+    connection.
     """
-    host, port = split_address(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    async with asyncio.timeout(timeout_s):
-        _, writer = await asyncio.open_connection(loopback(host).strip("[]"), port, ssl=context)
+    writer = await open_connection(proxy, address, timeout_s, context)
     der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     await hung_up(writer)
     return der
 
 
-async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Server:
+async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S, proxy: Proxy | None = None) -> Server:
     """Makes one TLS handshake with the server at host:port, and closes the connection.
 
-    Raises PeerError if its certificate is not one for this host, and OSError (also TimeoutError, after `timeout_s`
-    seconds) if no handshake came about.
+    Raises PeerError if its certificate is not one for this host, or if the proxy opens no connection; OSError (also
+    TimeoutError, after `timeout_s` seconds) if no handshake came about.
     """
-    host, port = split_address(address)
-    host = loopback(host).strip("[]")
+    host = loopback(split_address(address)[0]).strip("[]")
     name = host.partition("%")[0]  # certificates name an IPv6 address without its zone
     context = tls.context(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+        writer = await open_connection(proxy, address, timeout_s, context, name)
     except ssl.SSLCertVerificationError as error:
         raise _refused(address, name, tls.files.source, error) from None
     except ValueError as error:  # a host that cannot be one

@@ -15,6 +15,14 @@ def _numbers(*codes: int) -> tuple[str, ...]:
 #: Parts of such words -> what they mean about the address `at`. The first one that is found counts.
 _WORDS = (
     (
+        ("HTTP proxy returned response code 407",),
+        "the proxy at {at} asks for another user or password",
+    ),
+    (
+        ("HTTP proxy returned response code",),
+        "the proxy at {at} opens no connection now",
+    ),
+    (
         ("gaierror", "Domain name not found", "DNS resolution failed", "errors resolving"),
         "the host name in {at} is not known: correct it",
     ),

@@ -36,6 +36,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
@@ -85,7 +86,7 @@ async def run(settings: NodeSettings) -> None:
             settings.top_server,
         )
     name = tls.identity.name if tls and tls.identity and tls.identity.role is Role.NODE else ""
-    policy = policy_of(settings.policy, settings.allow)
+    policy, proxy = policy_of(settings.policy, settings.allow), proxy_of(settings.proxy, settings.proxy_password)
     torch.set_num_threads(settings.threads)
     device = devices.device_of(settings.device)
     devices.prepare(device)
@@ -107,9 +108,9 @@ async def run(settings: NodeSettings) -> None:
             settings.top_server,
         )
         async with (
-            Channels(tls, settings.lost_after, settings.insecure) as channels,
+            Channels(tls, settings.lost_after, settings.insecure, proxy) as channels,
             peer_server(settings, store, tls, door, revoked) as peer_address,
-            _certificate_renewed(settings, name),
+            _certificate_renewed(settings, name, proxy),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
@@ -130,13 +131,15 @@ async def run(settings: NodeSettings) -> None:
         slot.close()
 
 
-def _certificate_renewed(settings: NodeSettings, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+def _certificate_renewed(
+    settings: NodeSettings, name: str, proxy: Proxy | None
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Keeps the certificate of --identity fresh while the body runs, if there is one."""
     if settings.identity is None:
         return contextlib.nullcontext()
     from fedgsp_node.enrolment.renewal import renewed
 
-    return renewed(settings.identity, name, settings.top_server)
+    return renewed(settings.identity, name, settings.top_server, proxy)
 
 
 @contextlib.asynccontextmanager

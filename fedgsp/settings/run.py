@@ -9,9 +9,10 @@ from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.options import parse_clients
 from fedgsp.schedules import plan
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
+from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.settings.fields import described, setting
-from fedgsp.settings.identities import IdentitySettings
 from fedgsp.settings.policy import NO_POLICY
+from fedgsp.settings.proxies import ProxySettings
 from fedgsp.settings.run_files import TRAINING, RunFiles
 
 #: How the address of a grouping service begins: grpc://host:port.
@@ -19,8 +20,6 @@ GROUPING_SERVICE = "grpc://"
 
 METHOD, TASK, PROCESSES = "Method", "Task", "Processes"
 OPTIMISER = "Optimiser"
-DEVICES = "cpu, cuda, cuda:N, mps, or auto, which takes a GPU if there is one"
-_DEVICE = re.compile(r"cpu|mps|(?:cuda|auto)(?::[0-9]{1,3})?")
 WORK, POLICY = "Work", "Policy"
 
 
@@ -283,12 +282,6 @@ class RunConfig(RunFiles):
             )
 
 
-def check_device(device: str) -> None:
-    """Raise ConfigError unless `--device` is written as it must be."""
-    if not _DEVICE.fullmatch(device):
-        raise ConfigError(f"--device cannot be {device!r}", f"give {DEVICES}")
-
-
 def may_change() -> set[str]:
     """The settings that may have another value when a run is resumed; none of them affects results."""
     return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}
@@ -306,7 +299,7 @@ class ManagerSettings(PeerSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(IdentitySettings):
+class NodeSettings(ProxySettings):
     """Every setting of a node."""
 
     top_server: str = setting(
@@ -376,11 +369,16 @@ class NodeSettings(IdentitySettings):
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        PeerSettings.check_together(self)
+        ProxySettings.check_together(self)
         check_device(self.device)
         _ = self.client_ids
         if self.name and not is_name(self.name):
             raise ConfigError(f"--name {self.name!r} cannot be the name of a node", f"write {NAME_RULE}")
+        if self.proxy is not None and self.peer_listen is not None:
+            raise ConfigError(
+                "--peer-listen is for a node that others can dial, and --proxy for one that reaches others by a proxy",
+                "leave out --peer-listen: weights then pass through the group managers",
+            )
         if self.advertise and not self.peer_listen:
             raise ConfigError("--advertise names an address, but this node does not listen", "give --peer-listen too")
 

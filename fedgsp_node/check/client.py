@@ -30,6 +30,7 @@ from fedgsp.messages import (
     Hello,
     WouldTake,
 )
+from fedgsp.proxy import Proxy
 from fedgsp.tickets import Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.tls_probe import hung_up, probe
@@ -82,10 +83,19 @@ def _refused(error: grpc.aio.AioRpcError) -> PeerError:
     return PeerError(describe(error), _WHERE)
 
 
-async def reach(address: str, remedy: str) -> Reached | PeerError:
-    """Opens a TCP connection, and closes it; or says in plain words, with this remedy, why there is none."""
+async def reach(address: str, remedy: str, proxy: Proxy | None = None) -> Reached | PeerError:
+    """Opens a TCP connection, and closes it; or says in plain words, with this remedy, why there is none.
+
+    Of a connection by way of a proxy, the address at its other end is not known.
+    """
     host, port = split_address(address)
     begin = time.monotonic()
+    if proxy is not None:
+        try:
+            await proxy.check(address, CONNECT_S)
+        except PeerError as error:
+            return error
+        return Reached(address, time.monotonic() - begin)
     try:
         async with asyncio.timeout(CONNECT_S):
             where = loopback(host).strip("[]")
@@ -99,14 +109,14 @@ async def reach(address: str, remedy: str) -> Reached | PeerError:
     return Reached(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", seconds)
 
 
-async def certificate_of(address: str, tls: Tls | UserError) -> Shown:
+async def certificate_of(address: str, tls: Tls | UserError, proxy: Proxy | None = None) -> Shown:
     """The certificate of the server at an address, and why this node refuses it; raises PeerError if it shows none."""
     from cryptography import x509
 
     from fedgsp_node.check.certificates import read
 
     try:
-        seen = read(x509.load_der_x509_certificate(await shown_by(address, HANDSHAKE_S)))
+        seen = read(x509.load_der_x509_certificate(await shown_by(address, HANDSHAKE_S, proxy)))
     except (OSError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
         reason = why_unreached(said, address) or said
@@ -116,7 +126,7 @@ async def certificate_of(address: str, tls: Tls | UserError) -> Shown:
     if isinstance(tls, UserError):
         return Shown(seen)
     try:
-        await probe(address, tls, HANDSHAKE_S)
+        await probe(address, tls, HANDSHAKE_S, proxy)
     except (OSError, PeerError) as error:
         return Shown(seen, error if isinstance(error, PeerError) else PeerError(str(error), "try again"))
     return Shown(seen)
@@ -222,25 +232,36 @@ def _unknown(said: object) -> PeerError:
 
 
 async def look(
-    facts: Facts, top: TopServer, dialling: Dialling, channels: Channels, tls: Tls | UserError | None
+    facts: Facts,
+    top: TopServer,
+    dialling: Dialling,
+    channels: Channels,
+    tls: Tls | UserError | None,
+    proxy: Proxy | None = None,
 ) -> None:
     """Fills in what the network tells. Each step has a deadline; the steps after one that failed are left out."""
     address = facts.address
-    facts.reached = await reach(address, f"{_OPEN}; {_WHERE}")
+    if proxy is not None:
+        found = await reach(address, "", proxy)
+        facts.proxy = Reached(proxy.address, found.seconds) if isinstance(found, Reached) else found
+        facts.reached = found if isinstance(found, Reached) else Unchecked("see proxy")
+    else:
+        facts.reached = await reach(address, f"{_OPEN}; {_WHERE}")
     if not isinstance(facts.reached, Reached):
         return
     if tls is not None:
-        facts.shown = await within(2 * HANDSHAKE_S, certificate_of(address, tls), _silent(address))
+        facts.shown = await within(2 * HANDSHAKE_S, certificate_of(address, tls, proxy), _silent(address))
         if isinstance(tls, UserError) or not isinstance(facts.shown, Shown) or facts.shown.refused is not None:
             facts.answered = Unchecked("there is no TLS connection: see the certificates")
             return
     facts.answered = _silent(address)
-    failed = await within(ANSWER_S + MEASURE_S + 1, _asked(facts, top, dialling, channels), _silent(address))
+    asked = _asked(facts, top, dialling, channels, proxy)
+    failed = await within(ANSWER_S + MEASURE_S + 1, asked, _silent(address))
     if failed is not None and not isinstance(facts.answered, Answered):
         facts.answered = failed
 
 
-async def _asked(facts: Facts, top: TopServer, dialling: Dialling, channels: Channels) -> None:
+async def _asked(facts: Facts, top: TopServer, dialling: Dialling, channels: Channels, proxy: Proxy | None) -> None:
     """Fills in the answer of the top server, and what is measured while the call is open."""
     async with top.call() as call:
         facts.answered = await within(ANSWER_S, call.about(), _silent(facts.address))
@@ -254,12 +275,14 @@ async def _asked(facts: Facts, top: TopServer, dialling: Dialling, channels: Cha
             facts.pace = await within(2 * PACE_S, call.pace(), slow)
 
         async def dial() -> None:
-            facts.manager = await _manager(facts, about, dialling, channels)
+            facts.manager = await _manager(facts, about, dialling, channels, proxy)
 
         await asyncio.gather(measure(), dial())
 
 
-async def _manager(facts: Facts, about: About, dialling: Dialling, channels: Channels) -> Fact[Reached]:
+async def _manager(
+    facts: Facts, about: About, dialling: Dialling, channels: Channels, proxy: Proxy | None
+) -> Fact[Reached]:
     """A connection to where managers listen, as a node makes one before it attaches."""
     said, ports = about.manager_address, about.manager_ports
     if not said:
@@ -273,7 +296,7 @@ async def _manager(facts: Facts, about: About, dialling: Dialling, channels: Cha
             return ConfigError(f"this node may not dial its group managers: {forbidden}")
     except ConfigError as error:
         return error
-    reached = await reach(address, remedy)
+    reached = await reach(address, remedy, proxy)
     if not isinstance(reached, Reached):
         return reached
     ready = await within(HANDSHAKE_S, _ready(address, channels), _silent(address, remedy))

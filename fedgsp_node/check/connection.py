@@ -24,6 +24,11 @@ def judge_reached(reached: Reached, facts: Facts) -> Finding:
     return good(f"{facts.address}{named}, connected in {_duration(reached.seconds)}")
 
 
+def judge_proxy(proxy: Reached, facts: Facts) -> Finding:
+    """The connection that the proxy opened to the top server."""
+    return good(f"{proxy.address} opens connections to {facts.address}, in {_duration(proxy.seconds)}")
+
+
 def judge_answered(answered: Answered, facts: Facts) -> Finding:
     """The first answer of the top server to a call of this node."""
     how = "with --insecure, without TLS: everybody on the way can read and change models" if facts.insecure else ""

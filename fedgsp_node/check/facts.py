@@ -134,6 +134,7 @@ class Facts:
     insecure: bool = False
 
     own: Fact[Certificate] = None
+    proxy: Fact[Reached] = None
     reached: Fact[Reached] = NOT_REACHED
     shown: Fact[Shown] = None
     answered: Fact[Answered] = NOT_REACHED

@@ -13,6 +13,7 @@ from fedgsp.files import MOST_OF_PEM, read_file
 from fedgsp.identity import Role
 from fedgsp.messages import PROTOCOL, HostedClient
 from fedgsp.model_store import ModelStore
+from fedgsp.proxy import proxy_of
 from fedgsp.revocation import Revocations
 from fedgsp.settings.node_check import CheckSettings
 from fedgsp.tickets import Door
@@ -36,7 +37,7 @@ NETWORK_S = 6.5
 async def look(settings: CheckSettings) -> Facts:
     """All facts about a node with these settings, and about its top server.
 
-    Raises ConfigError for a policy that cannot be read, or a name that cannot be one.
+    Raises ConfigError for a policy or a password that cannot be read, or a name that cannot be one.
     """
     policy, tls = policy_of(settings.policy, settings.allow), _attempt(lambda: credentials(settings))
     known = tls.identity if isinstance(tls, Tls) else None
@@ -46,12 +47,14 @@ async def look(settings: CheckSettings) -> Facts:
     if settings.tls_files is not None:
         facts.own, facts.shown = _own(settings, tls, facts.now), NOT_REACHED
     usable = tls if isinstance(tls, Tls) else None
-    async with Channels(usable, settings.lost_after, settings.insecure) as channels:
+    proxy = proxy_of(settings.proxy, settings.proxy_password)
+    facts.proxy = NOT_REACHED if proxy is not None else None
+    async with Channels(usable, settings.lost_after, settings.insecure, proxy) as channels:
         needs_key = settings.tls_files is None and not settings.insecure
         top = client.TopServer(settings.top_server, channels, name, needs_key)
         dialling = Dialling(policy, settings.top_server)
         late = PeerError("the network is too slow for a check")
-        await client.within(NETWORK_S, client.look(facts, top, dialling, channels, tls), late)
+        await client.within(NETWORK_S, client.look(facts, top, dialling, channels, tls, proxy), late)
         from fedgsp_node.check import local  # imports torch, which would keep answers of the network waiting
 
         clients = await local.look(settings, policy, facts)

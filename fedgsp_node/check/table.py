@@ -28,6 +28,7 @@ def _as_said(words: str, facts: Facts) -> Finding:
 #: Name of a line -> its check, in the order of the report.
 CHECKS: dict[str, Check] = {
     "own certificate": Check("own", certificates.judge_own),
+    "proxy": Check("proxy", connection.judge_proxy),
     "address": Check("reached", connection.judge_reached),
     "server certificate": Check("shown", certificates.judge_shown),
     "top server": Check("answered", connection.judge_answered),

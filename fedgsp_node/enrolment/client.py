@@ -13,6 +13,7 @@ from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import write_secret
 from fedgsp.identity import TOP_SERVER, identity_in, invited, node
 from fedgsp.invitation import Invitation
+from fedgsp.proxy import Proxy
 from fedgsp.tls import TOKEN, Tls, in_folder
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp.visible import visible
@@ -21,7 +22,7 @@ from fedgsp.visible import visible
 TIMEOUT_S = 30.0
 
 
-async def enrol(invitation: Invitation, key: Key, top_server: str) -> x509.Certificate:
+async def enrol(invitation: Invitation, key: Key, top_server: str, proxy: Proxy | None = None) -> x509.Certificate:
     """Uses an invitation: the certificate of this node, for its `key`.
 
     Raises ConfigError if the invitation has expired, and PeerError if the top server refuses or is not there.
@@ -31,14 +32,14 @@ async def enrol(invitation: Invitation, key: Key, top_server: str) -> x509.Certi
     ca = read(invitation.ca)
     with tempfile.TemporaryDirectory() as folder:
         tls = _tls(Path(folder), invitation, ca)
-        async with Channels(tls) as channels:
+        async with Channels(tls, proxy=proxy) as channels:
             stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
             return await _certificate(stub.Enrol, key, invitation.name, ca, top_server)
 
 
-async def renew(tls: Tls, key: Key, name: str, top_server: str) -> x509.Certificate:
+async def renew(tls: Tls, key: Key, name: str, top_server: str, proxy: Proxy | None = None) -> x509.Certificate:
     """A fresh certificate of this node, for its new `key`; raises PeerError."""
-    async with Channels(tls) as channels:
+    async with Channels(tls, proxy=proxy) as channels:
         stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
         ca = x509.load_pem_x509_certificate(tls.ca)
         return await _certificate(stub.Renew, key, name, ca, top_server)

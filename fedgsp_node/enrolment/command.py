@@ -10,6 +10,8 @@ from fedgsp import lifecycle, logs
 from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import read_text
+from fedgsp.proxy import Proxy, proxy_of
+from fedgsp.settings.proxies import PASSWORD_VARIABLE
 
 #: Most bytes of a file with a token.
 _MOST = 20_000
@@ -25,14 +27,30 @@ def enrol(
     identity: Annotated[
         Path, typer.Option("--identity", metavar="DIRECTORY", help="where the certificate and its key are kept")
     ] = Path("identity"),
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy",
+            metavar="http://[USER@]HOST:PORT",
+            help="an HTTP proxy that opens the connection (CONNECT); HTTP_PROXY and the like are not read",
+        ),
+    ] = None,
+    proxy_password: Annotated[
+        Path | None,
+        typer.Option(
+            "--proxy-password",
+            metavar="FILE",
+            help=f"file with the password of USER; the environment variable {PASSWORD_VARIABLE} may have it too",
+        ),
+    ] = None,
 ) -> None:
     """Get a certificate for this node: make a key here, and exchange the token of an invitation for a certificate."""
     check_address("--top-server", top_server)
     logs.configure()
-    raise typer.Exit(lifecycle.run(_enrol(_read(token), top_server, identity)))
+    raise typer.Exit(lifecycle.run(_enrol(_read(token), top_server, identity, proxy_of(proxy, proxy_password))))
 
 
-async def _enrol(token: str, top_server: str, identity: Path) -> None:
+async def _enrol(token: str, top_server: str, identity: Path, proxy: Proxy | None = None) -> None:
     from fedgsp.certificates import read  # here: --help needs no cryptography
     from fedgsp.invitation import invitation_in
     from fedgsp_node.enrolment import client, folder
@@ -41,7 +59,7 @@ async def _enrol(token: str, top_server: str, identity: Path) -> None:
     certificate, did = folder.prepare(identity, invitation), "was enrolled already"
     if certificate is None:
         key, did = folder.key_for_enrolment(identity), "is enrolled"
-        certificate = await client.enrol(invitation, key, top_server)
+        certificate = await client.enrol(invitation, key, top_server, proxy)
         folder.write(identity, read(invitation.ca), certificate, key)
     typer.echo(
         f"node {invitation.name} {did}, with a certificate until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC;"

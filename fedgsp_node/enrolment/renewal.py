@@ -9,6 +9,7 @@ from pathlib import Path
 from fedgsp import lifecycle
 from fedgsp.certificates import new_key, now, renewal_due
 from fedgsp.errors import UserError
+from fedgsp.proxy import Proxy
 from fedgsp.tls import load
 from fedgsp_node.enrolment import folder
 from fedgsp_node.enrolment.client import renew
@@ -19,19 +20,21 @@ logger = logging.getLogger(__name__)
 LOOK_S = 60.0
 
 
-def renewed(identity: Path, name: str, top_server: str) -> AbstractAsyncContextManager[None]:
+def renewed(
+    identity: Path, name: str, top_server: str, proxy: Proxy | None = None
+) -> AbstractAsyncContextManager[None]:
     """While the body runs, the certificate in the folder `identity` is replaced at two thirds of its life."""
-    return lifecycle.beside(_renew(identity, name, top_server), "renew the certificate")
+    return lifecycle.beside(_renew(identity, name, top_server, proxy), "renew the certificate")
 
 
-async def _renew(identity: Path, name: str, top_server: str) -> None:
+async def _renew(identity: Path, name: str, top_server: str, proxy: Proxy | None) -> None:
     due = renewal_due(folder.certificate_in(identity))
     while True:
         if (left_s := (due - now()).total_seconds()) > 0:
             await asyncio.sleep(min(left_s, LOOK_S))
             continue
         try:
-            due = await _again(identity, name, top_server)
+            due = await _again(identity, name, top_server, proxy)
             continue
         except UserError as error:
             logger.warning("the certificate of this node is not renewed yet: %s", error)
@@ -40,11 +43,11 @@ async def _renew(identity: Path, name: str, top_server: str) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _again(identity: Path, name: str, top_server: str) -> dt.datetime:
+async def _again(identity: Path, name: str, top_server: str, proxy: Proxy | None) -> dt.datetime:
     """Gets a new certificate for a new key; returns when it is due. Raises UserError."""
     tls, key = load(folder.files_in(identity)), new_key()
     assert tls is not None
-    certificate = await renew(tls, key, name, top_server)
+    certificate = await renew(tls, key, name, top_server, proxy)
     folder.write(identity, None, certificate, key)
     logger.info(
         "this node has a new certificate, good until %s", f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"

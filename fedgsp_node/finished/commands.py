@@ -12,7 +12,7 @@ from fedgsp import logs
 from fedgsp.errors import ConfigError
 from fedgsp.options import options, parse_clients
 from fedgsp.settings.checks import check_name
-from fedgsp.settings.run import DEVICES, check_device
+from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.tasks import TASKS
 
 if TYPE_CHECKING:

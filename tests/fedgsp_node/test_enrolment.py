@@ -12,12 +12,14 @@ from fedgsp.certificates import renewal_due
 from fedgsp.channels import Channels, start_server
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER
+from fedgsp.proxy import Proxy
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.tls import load
 from fedgsp.tls_followed import Followed
 from fedgsp_node.credentials import credentials
 from fedgsp_node.enrolment import command, folder, renewal
 from tests.support.callers import OPEN
+from tests.support.connect_proxy import connect_proxy
 from tests.support.federations import federated, invite
 from tests.support.fuzzing import until
 from top_server.federation.opening import certify
@@ -145,6 +147,19 @@ async def test_an_enrolment_whose_answer_was_lost_can_be_repeated(
         assert (where / "node.pem").read_bytes() == first
         with pytest.raises(PeerError, match="was used already"):
             await command._enrol(token, scene.address, tmp_path / "other")
+
+
+async def test_a_node_behind_a_proxy_enrols_and_renews_by_way_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene, connect_proxy() as way:
+        proxy, where = Proxy(way.address), tmp_path / "identity"
+        await command._enrol(scene.invite("n0").token, scene.address, where, proxy)
+        assert way.opened == [scene.address] * 2  # the certificate of the server is looked at before
+        before = folder.certificate_in(where)
+        await renewal._again(where, "n0", scene.address, proxy)
+        assert folder.certificate_in(where).serial_number != before.serial_number
+        assert way.opened == [scene.address] * 4
 
 
 def test_a_token_comes_from_the_command_line_a_file_or_standard_input(
