@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.slow_sites import SlowSites
 from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.balancing import balanced
 from top_server.grouping.refining import difference
 from top_server.grouping.round_time import least_time
 from top_server.record.history import read_lines
@@ -51,12 +53,16 @@ class Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--deals", action="store_true", help="deal groups of drawn clients, and play no run")
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--pause", default="0.02", help="seconds, in each step of a site of usual speed")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.deals:
+        tell_deals(100)
+        return
     print("| sites | groups | seconds of a round | longest group / least | z / ICG's z | last accuracy | skipped |")
     print("|---|---|---|---|---|---|---|")
     for number, (sites, slow) in enumerate(SITES.items()):
@@ -76,7 +82,7 @@ def play(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, s
     flags = {
         **{"scheme": "fedgsp", "task": "benchmarks.slow_sites:SlowSites", "sampling-rate": "1", "seed": str(seed)},
         **{"rounds": str(arguments.rounds), "clients": str(arguments.clients), "local-nodes": str(arguments.clients)},
-        **{"listen": "127.0.0.1:0", "run-dir": str(directory), "keep-models": "none"},
+        **{"listen": "127.0.0.1:0", "run-dir": str(directory), "keep-models": "last"},
         **settings,
     }
     command = [sys.executable, "-m", "top_server", *(f"--{name}={value}" for name, value in flags.items())]
@@ -130,6 +136,39 @@ def icg(histograms: Any, groups: int, number: int, seed: int, settings: dict[str
 
 def unlikeness(groups: Any, histograms: Any) -> int:
     return difference(np.stack([histograms[list(group)].sum(axis=0) for group in groups]))
+
+
+def tell_deals(seeds: int) -> None:
+    """Prints a table of deals of drawn clients: one 20 times slower per sample, a quarter up to 5 times."""
+    print("| clients | groups | `refine` | T / B, ICG | T / B, balanced | z / ICG's z | within 1.05 | milliseconds |")
+    print("|---|---|---|---|---|---|---|---|")
+    for clients, groups in ((12, 3), (24, 4), (24, 8), (60, 10), (100, 10), (368, 50)):
+        for refine in ("false", "true"):
+            found = [deal(clients, groups, refine, seed) for seed in range(seeds)]
+            before, after, unlike, took = np.array(found).T
+            print(
+                f"| {clients} | {groups} | {refine} | {before.mean():.2f}"
+                f" | {after.mean():.2f}, at most {after.max():.2f}"
+                f" | {unlike.mean():.2f}, at most {unlike.max():.2f} | {100 * np.mean(unlike <= 1.05):.0f} %"
+                f" | {1000 * np.median(took):.1f} |",
+                flush=True,
+            )
+
+
+def deal(clients: int, groups: int, refine: str, seed: int) -> tuple[float, float, float, float]:
+    """The longest group divided by the bound B, before and after balancing; z after by before; seconds."""
+    rng = np.random.default_rng([seed, clients, groups])
+    samples = np.asarray(np.exp(rng.normal(4, 0.7, clients)), np.int64) + 5
+    histograms = np.stack([rng.multinomial(size, rng.dirichlet(np.full(10, 0.4))) for size in samples])
+    seconds = samples.astype(np.float64)
+    seconds *= np.where(rng.random(clients) < 0.25, rng.uniform(2, 5, clients), 1.0)
+    seconds[rng.integers(clients)] *= 20
+    there, options = tuple(range(clients)), {"refine": refine}
+    request = GroupingRequest(1, groups, seed, there, samples, histograms, options=options)
+    dealt = GROUPINGS["icg"](request).groups
+    begin = time.perf_counter()
+    found = balanced(dealt, seconds, histograms, rng)
+    return found.longest_before, found.longest, found.unlikeness, time.perf_counter() - begin
 
 
 def row(found: list[Figures]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median_high
 
 from fedgsp.messages import Discriminate, Evaluate, Order, RunGroupRequest, Train
-from group_manager.pace import Whose
+from group_manager.pace import COMPUTES, Whose
 
 #: No order takes longer, in seconds. A node waits no longer for a promised model, either.
 MOST_S = 24 * 3600.0
@@ -147,10 +147,16 @@ class Deadlines:
                 del self._overdue[whom], self._longer[whom]
             self._forgiven.add(node)
 
-    def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float) -> float:
-        """Seconds after which this order is overdue, from the moment when it could begin."""
+    def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float, computes: bool = False) -> float:
+        """Seconds after which this order is overdue, from the moment when it could begin.
+
+        `computes`: the node reports no progress, but its training uses the processor. Then one long batch has its time
+        beside the rest, unless an order of the node was overdue.
+        """
         whom = whose[:2]
         least_s, overdue = LEAST_STALLS * stall_timeout_s, self._overdue[whom]
+        if computes and not overdue:
+            least_s += COMPUTES * stall_timeout_s
         step_s, whole_s = self._steps.allowed(whose), self._orders.allowed(whose)
         measured = step_s is not None and whole_s is not None
         if overdue > (LONGER_ORDERS if measured else 0):

@@ -226,9 +226,10 @@ class Members:
         while not pending.outcome.done():
             now, whose = loop.time(), _whose(pending)
             computes_until = pending.computed + COMPUTES_FOR_S
-            most_s = self._pace.most_s(whose, stall_timeout_s, computes=now < computes_until)
+            computes = now < computes_until
+            most_s = self._pace.most_s(whose, stall_timeout_s, computes)
             given_s = self._pace.deadline_s(whose, most_s)
-            whole_s = self._deadlines.deadline_s(whose, pending.need, stall_timeout_s)
+            whole_s = self._deadlines.deadline_s(whose, pending.need, stall_timeout_s, computes)
             if now >= pending.touched + given_s:
                 self._pace.note_stall(whose, given_s, most_s)
                 return _stalled(pending, given_s, most_s)
@@ -236,7 +237,7 @@ class Members:
                 self._deadlines.note_overdue(whose)
                 return _overdue(pending, whole_s)
             ends = min(pending.touched + given_s, pending.begun + whole_s)
-            if now < computes_until:
+            if computes:
                 ends = min(ends, computes_until)
             await asyncio.wait([pending.outcome], timeout=ends - now)
         return pending.outcome.result()

@@ -9,8 +9,9 @@ LEAST_ENDED = 3
 FACTOR = 10.0
 #: Lowest limit, in seconds: a machine may be busy for a while.
 LEAST_S = 15.0
-#: A site may be this many times slower than others, and one of its batches may take so much longer.
-SLOWER = 20.0
+#: A silent order may take this many times the stall timeout while its node computes, for one long batch; and this many
+#: times what is typical of other nodes: a site may be 20 times slower, and its machine busy.
+COMPUTES, SLOWER = 20.0, 40.0
 
 
 #: Kind of order, node and client.
@@ -55,13 +56,12 @@ class Pace:
     def most_s(self, whose: Whose, stall_timeout_s: float, computes: bool) -> float:
         """Seconds without a report that this order may have at most: the stall timeout, or more for a slow site.
 
-        A site may be `SLOWER` times slower than is typical of other nodes. `computes`: the node does not report
-        progress, but its training uses the processor, so that it may be in a long batch.
+        `computes`: the node reports no progress, but its training uses the processor.
         """
         kind, node, _ = whose
         others = [silence_s for other, silence_s in self._longest[kind].items() if other != node]
         typical_s = median_high(others) if others else 0.0  # a minority of nodes cannot choose it
-        return max(stall_timeout_s * (SLOWER if computes else 1.0), SLOWER * typical_s)
+        return max(stall_timeout_s * (COMPUTES if computes else 1.0), SLOWER * typical_s)
 
     def deadline_s(self, whose: Whose, most_s: float) -> float:
         """Seconds without a report after which this order has stalled; at most `most_s`."""

@@ -66,6 +66,21 @@ async def test_a_node_that_computes_no_more_hangs_after_the_stall_timeout(
     assert abs(await stalled_after(members, session, clock, 1, computes_for) - stalls_after) <= 1
 
 
+async def test_a_long_batch_has_this_time_also_if_other_nodes_took_none() -> None:
+    """An order has a deadline beside its stall clock, which follows from what such orders took."""
+    clock, members = Clock(), Members()
+    session, other = await members.attach("n1"), await members.attach("n2")
+    for position in range(3):
+        await ended(members, other, clock, position, 0)
+    await ended(members, session, clock, 3, 19 * STALL_TIMEOUT_S)
+    members = Members()
+    session, other = await members.attach("n1"), await members.attach("n2")
+    for position in range(3):
+        await ended(members, other, clock, position, 0)
+    assert 1200 <= await stalled_after(members, session, clock, 3, 3000) <= 1201
+    assert await stalled_after(members, session, clock, 4, 3000) <= 16
+
+
 async def test_an_endless_batch_costs_so_much_time_once() -> None:
     clock, members = Clock(), Members()
     session, other = await members.attach("n1"), await members.attach("n2")
@@ -75,7 +90,7 @@ async def test_an_endless_batch_costs_so_much_time_once() -> None:
     assert await stalled_after(members, session, clock, 4, 3000) <= 10 * 30 + 1
 
 
-def test_a_silent_site_may_be_20_times_slower_than_is_typical_of_others() -> None:
+def test_a_silent_site_may_be_far_slower_than_is_typical_of_others() -> None:
     pace = Pace()
     assert pace.most_s(("train", "n1", 1), STALL_TIMEOUT_S, computes=False) == STALL_TIMEOUT_S
     for node, silence_s in (("n1", 900.0), ("n2", 10.0), ("n3", 8.0), ("n4", 12.0)):
