@@ -1,9 +1,9 @@
 """Measures relays among sites of different speeds, with and without `--balance time`: slow_clients.py --out DIR
 
 Every run is fedgsp on the digits with one client per node and all groups in every round. A client pauses in each
-training step; the factors on the pause are drawn by the seed. The script prints a table: seconds of a round, how long
-the longest group took by the measured turns beside the least possible time, how alike the groups were (z of eq. 4)
-beside ICG's own deal in the same round, and the accuracy. A run that is finished in DIR is not played again.
+training step; the factors on the pause are drawn by the seed. The script prints a table: seconds of a round, seconds T
+of its longest relay by the measured turns, the same beside the bound B for groups of these sizes, how alike the groups
+were (z of eq. 4) beside ICG's own deal in the same round, and the accuracy. A finished run in DIR is not played again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from top_server.grouping.balancing import balanced
 from top_server.grouping.refining import difference
 from top_server.grouping.round_time import least_time
 from top_server.record.history import read_lines
+from top_server.recorded import is_finished
 
 #: Name -> factors on the pause of some clients.
 SITES = {
@@ -35,8 +36,6 @@ SITES = {
 VARIANTS: dict[str, dict[str, str]] = {
     "ICG": {},
     "ICG, `--balance time`": {"balance": "time"},
-    "ICG, `refine=true`": {"grouping-option": "refine=true"},
-    "ICG, `refine=true`, `--balance time`": {"grouping-option": "refine=true", "balance": "time"},
 }
 
 
@@ -45,6 +44,7 @@ class Figures:
     """Means over the rounds of a run; of the first round nobody knows the times."""
 
     seconds: float
+    relay: float
     longest: float
     unlikeness: float
     accuracy: float
@@ -56,27 +56,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--deals", action="store_true", help="deal groups of drawn clients, and play no run")
     parser.add_argument("--clients", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--pause", default="0.02", help="seconds, in each step of a site of usual speed")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--pause", default="0.03", help="seconds, in each step of a site of usual speed")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.deals:
         tell_deals(100)
         return
-    print("| sites | groups | seconds of a round | longest group / least | z / ICG's z | last accuracy | skipped |")
-    print("|---|---|---|---|---|---|---|")
+    heads = "sites", "groups", "round, s", "longest relay, s", "T / B", "z / ICG's z", "last accuracy", "skipped"
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for number, (sites, slow) in enumerate(SITES.items()):
         for variant, settings in VARIANTS.items():
             found = []
             for seed in range(arguments.seeds):
                 name = f"{number}-{'-'.join(settings) or 'icg'}-{seed}"
                 play(arguments, arguments.out / name, slow, seed, settings)
-                found.append(figures(arguments, arguments.out / name, slow, seed, settings))
+                found.append(figures(arguments, arguments.out / name, slow, seed))
             print(f"| {sites} | {variant} | {row(found)} |", flush=True)
 
 
 def play(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, settings: dict[str, str]) -> None:
-    if (directory / "summary.json").exists():
+    events = directory / "events.jsonl"
+    if events.exists() and is_finished(read_lines(events)):
         return
     options = {"clients": arguments.clients, "pause": arguments.pause, "slow": slow, "seed": seed}
     flags = {
@@ -92,7 +93,7 @@ def play(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, s
         subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
 
 
-def figures(arguments: argparse.Namespace, directory: Path, slow: str, seed: int, settings: dict[str, str]) -> Figures:
+def figures(arguments: argparse.Namespace, directory: Path, slow: str, seed: int) -> Figures:
     task = SlowSites(arguments.clients, slow=slow, seed=seed)
     labels = [task.data(client).train.y for client in range(arguments.clients)]
     histograms = np.stack([np.bincount(y, minlength=task.num_classes) for y in labels])
@@ -108,16 +109,18 @@ def figures(arguments: argparse.Namespace, directory: Path, slow: str, seed: int
             case {"event": "client_skipped"}:
                 skipped += 1
     rows = read_lines(directory / "history.jsonl")[1:]
-    longest, unlike = [], []
+    relay, longest, unlike = [], [], []
     for number in (line["round"] for line in rows):
         groups, took = teams[number], turns[number]
         times = np.array([int(1e6 * took[client]) for group in groups for client in group if client in took])
         sizes = [len(group) for group in groups]
-        longest.append(1e6 * max(sum(took.get(c, 0) for c in group) for group in groups) / least_time(times, sizes))
-        dealt = icg(histograms, len(groups), number, seed, settings)
+        relay.append(max(sum(took.get(client, 0) for client in group) for group in groups))
+        longest.append(1e6 * relay[-1] / least_time(times, sizes))
+        dealt = icg(histograms, len(groups), number, seed)
         unlike.append(unlikeness(groups, histograms) / unlikeness(dealt, histograms))
     return Figures(
         float(np.mean([line["seconds"] for line in rows])),
+        float(np.mean(relay)),
         float(np.mean(longest)),
         float(np.mean(unlike)),
         rows[-1]["accuracy"],
@@ -125,12 +128,10 @@ def figures(arguments: argparse.Namespace, directory: Path, slow: str, seed: int
     )
 
 
-def icg(histograms: Any, groups: int, number: int, seed: int, settings: dict[str, str]) -> Any:
+def icg(histograms: Any, groups: int, number: int, seed: int) -> Any:
     """The groups that ICG deals in a round without times."""
-    given = settings.get("grouping-option")
-    options = dict([given.split("=")]) if given else {}
     clients = tuple(range(len(histograms)))
-    request = GroupingRequest(number, groups, seed, clients, histograms.sum(axis=1), histograms, options=options)
+    request = GroupingRequest(number, groups, seed, clients, histograms.sum(axis=1), histograms)
     return GROUPINGS["icg"](request).groups
 
 
@@ -175,7 +176,7 @@ def row(found: list[Figures]) -> str:
     """Means over the seeds, with the smallest and the largest."""
     columns = [
         [f"{value:.2f}" for value in (np.mean(values), min(values), max(values))]
-        for values in ([getattr(one, name) for one in found] for name in ("seconds", "longest", "unlikeness"))
+        for values in ([getattr(one, name) for one in found] for name in ("seconds", "relay", "longest", "unlikeness"))
     ]
     accuracies = [100 * one.accuracy for one in found]
     told = [f"{mean} ({least} - {most})" for mean, least, most in columns]
