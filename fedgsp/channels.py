@@ -268,7 +268,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
     def line(self, address: str, server: Identity) -> Line:
         """How models are sent to the process `server` at an address."""
         host, _, _ = address.rpartition(":")
-        return Line(functools.partial(self.to, address, server, models=True), self._ways.to(host))
+        return Line(functools.partial(self.to, address, server, models=True), self._ways.to(host, is_near(host)))
 
     def shown_at(self, address: str) -> Tls | None:
         """The credentials with which the channel for orders at an address was made; None without TLS."""

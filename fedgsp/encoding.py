@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.messages import TensorSpec
-from fedgsp.spill import walk
-from fedgsp.weights import Weights, stretches
+from fedgsp.messages import FailureCode, TensorSpec
+from fedgsp.spill import reserve, walk
+from fedgsp.weights import RAW, Weights, WeightsError, require, stretches
 
 #: Names of encodings in a header; "" stands for the buffer itself.
 BFLOAT16 = "bfloat16"
@@ -105,3 +105,49 @@ class Decoder:
             if end == run_end:
                 self._runs.popleft()
         return self._buffer[begin : self.filled]
+
+
+class Plain:
+    """Fills weights from a stream that is not coded. It has the methods of `coding.Decoder`."""
+
+    coding = RAW
+
+    def __init__(self, what: str, weights: Weights) -> None:
+        """`what` names the model in errors."""
+        self._what, self._weights = what, weights
+        self._decoder = Decoder(weights.buffer, weights.tensors, weights.bfloat16)
+        self._came, self._size = 0, wire_bytes(weights.tensors, weights.bfloat16)
+
+    @property
+    def filled(self) -> int:
+        """Number of bytes of the buffer that are filled."""
+        return self._decoder.filled
+
+    @property
+    def so_far(self) -> str:
+        """How many bytes came, as text."""
+        return f"{self._came} of {self._size} bytes came"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the weights are full."""
+        return self._came == self._size
+
+    def put(self, chunk: memoryview) -> Iterator[NDArray[np.uint8]]:
+        """Takes a chunk; yields the part of the buffer that it fills.
+
+        Raises WeightsError for a chunk that such weights cannot have, and OSError if there is no disk for them.
+        """
+        end = self._came + len(chunk)
+        require(
+            end <= self._size,
+            FailureCode.TOO_LONG,
+            f"{self._what}: more than the announced {self._size} bytes came",
+        )
+        reserve(self._weights.buffer, self.filled + 2 * len(chunk))  # a byte that came fills at most two
+        try:
+            filled = self._decoder.put(chunk)
+        except ValueError as error:
+            raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: {error}") from None
+        self._came = end
+        yield filled

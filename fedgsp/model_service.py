@@ -10,8 +10,10 @@ import grpc.aio
 
 from fedgsp import model_streams
 from fedgsp.access import Caller, caller, shown
+from fedgsp.addresses import is_near
+from fedgsp.bases import Bases
 from fedgsp.channels import describe, refuse
-from fedgsp.limits.gate import peer_of
+from fedgsp.limits.gate import host_of, peer_of
 from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
@@ -47,7 +49,7 @@ class ModelServicer:
 
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
     `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes.
-    `served(id, caller, bytes)` is told of every model that a caller got.
+    `served(id, caller, bytes)` is told of every model that a caller got. With `bases`, models may travel coded.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class ModelServicer:
         max_bytes: Callable[[], int] = lambda: 0,
         make_room: Room = room,
         served: Callable[[str, Caller, int], None] = lambda *_: None,
+        bases: Bases | None = None,
     ) -> None:
         self._store = store
+        self._bases = bases
         self._served = served
         self._wanted = wanted
         self._may_upload = may_upload
@@ -92,10 +96,10 @@ class ModelServicer:
 
         model_id, loop = request.model_id, asyncio.get_running_loop()
 
-        async def receipt() -> bool:
+        async def receipt() -> int | None:
             while (answer := await anext(stream, request)) is not request:
                 if answer.HasField("receipt"):
-                    return not answer.receipt.refused
+                    return _said(answer.receipt)
                 if answer.model_id:
                     break
             raise WeightsError(FailureCode.BAD_STREAM, "no receipt came for what was sent")
@@ -110,10 +114,11 @@ class ModelServicer:
                 self._not_given.line(f"model={model_id[:100]!r} was not given: {error}")
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
-            pace = Pace(self._ways.to(peer_of(context)), receipt, model_streams.CHUNK_TIMEOUT_S)
+            way = self._ways.to(peer_of(context), is_near(host_of(context.peer())))
+            pace = Pace(way, receipt, model_streams.CHUNK_TIMEOUT_S)
             try:
                 async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
-                    async for chunk in chunks_of(model_id, weights, pace, is_here(request.machine)):
+                    async for chunk in chunks_of(model_id, weights, pace, is_here(request.machine), self._bases):
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
                         yield chunk
@@ -145,8 +150,8 @@ class ModelServicer:
             # If the reader has gone meanwhile, nobody would release the model.
             require(wanted(coming), FailureCode.CANCELLED, f"model {coming!r} is not wanted any more")
 
-        async def send_receipt(taken: bool) -> None:
-            await context.write(model_pb2.Receipt(refused=not taken))
+        async def send_receipt(base: int | None) -> None:
+            await context.write(_receipt(base))
 
         try:
             with self._uploads.of((_who(), sender.asks)):
@@ -159,6 +164,7 @@ class ModelServicer:
                     send_receipt,
                     still_wanted,
                     self._make_room,
+                    self._bases,
                 )
                 still_wanted()
                 self._store.put(ref.id, weights)
@@ -171,6 +177,16 @@ class ModelServicer:
                 str(error),
                 aiter(requests),
             )
+
+
+def _said(receipt: model_pb2.Receipt) -> int | None:
+    """The number of the base that a receipt chooses; None if it refuses."""
+    return None if receipt.refused else receipt.base
+
+
+def _receipt(base: int | None) -> model_pb2.Receipt:
+    """The inverse of `_said`."""
+    return model_pb2.Receipt(refused=base is None, base=base or 0)
 
 
 def _who() -> str:
@@ -187,10 +203,12 @@ async def fetch(
     promised: bool = True,
     ticket: bytes = b"",
     digest: bytes = b"",
+    bases: Bases | None = None,
 ) -> Weights:
     """Fetch a model from its holder. A `promised` model may not exist yet; any other model must come at once.
 
-    `ticket` allows it. If `digest` is given, the model must have this digest, whatever its holder announces.
+    `ticket` allows it. If `digest` is given, the model must have this digest, whatever its holder announces. The model
+    may travel coded against one of `bases`.
 
     Raises WeightsError if the model cannot be fetched, has other tensors than `expected` or more than `max_bytes`, is
     cut short, has another digest than announced, or holds values that are not finite.
@@ -212,6 +230,7 @@ async def fetch(
             answers.receipt,
             on_chunk,
             make_room,
+            bases,
         )
     except TimeoutError:
         raise WeightsError(FailureCode.UNREACHABLE, f"nobody took the question for model {model_id!r}") from None
@@ -243,11 +262,11 @@ class _Answers:
         self._one_by_one = asyncio.Lock()
         self._signs: asyncio.Task[None] | None = None
 
-    async def receipt(self, taken: bool) -> None:
-        """Confirms a chunk, or refuses a window."""
+    async def receipt(self, base: int | None) -> None:
+        """Confirms a chunk, chooses a base, or refuses a window or a code."""
         if self._signs is None:
             self._signs = asyncio.create_task(self._give_signs())
-        await self._say(model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=not taken)))
+        await self._say(model_pb2.FetchRequest(receipt=_receipt(base)))
 
     async def _give_signs(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -273,17 +292,18 @@ async def upload(
     receiver: str = "",
     ticket: bytes = b"",
     way: Way | None = None,
+    bases: Bases | None = None,
 ) -> None:
     """Upload a model to the process that asked for it, and gave the `ticket`; raises WeightsError.
 
     The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known, and `way` what
-    earlier uploads have found about the link.
+    earlier uploads have found about the link. The model may travel coded against one of `bases`.
     """
     call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
         metadata=shown(ticket)
     )
 
-    async def receipt() -> bool:
+    async def receipt() -> int | None:
         answer = await call.read()
         if answer is grpc.aio.EOF:
             raise await _end(call)
@@ -292,12 +312,12 @@ async def upload(
             FailureCode.BAD_STREAM,
             f"model {model_id!r}: its receiver sent what is no receipt",
         )
-        return not answer.refused
+        return _said(answer)
 
     pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
     try:
         async with pace:
-            async for message in chunks_of(model_id, weights, pace, is_here(receiver)):
+            async for message in chunks_of(model_id, weights, pace, is_here(receiver), bases):
                 await _write(call, message)
                 on_chunk()
             await call.done_writing()

@@ -1,26 +1,40 @@
 """A model as a stream of messages: sending it, and receiving it with all checks.
 
 gRPC gets the messages as bytes (see `chunks`). Between processes of one machine, the bytes of the model pass through
-shared memory, and messages only announce them (see `windows`).
+shared memory, and messages only announce them (see `windows`). Over slow links, the bytes may be coded against a model
+that both ends have (see `coding` and `bases`).
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from blake3 import blake3
 
-from fedgsp import chunks, windows
-from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
+from fedgsp import chunks, coding, coding_ahead, windows
+from fedgsp.bases import Bases, Offer
+from fedgsp.encoding import BFLOAT16, ENCODINGS, Plain, encoded
 from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.pacing import Pace, Receipt
 from fedgsp.relayed_state import check_state
-from fedgsp.spill import Room, let_go, reserve
-from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, require, total_bytes
+from fedgsp.spill import Room, let_go
+from fedgsp.weights import (
+    MEMORY,
+    RAW,
+    Came,
+    Finiteness,
+    Weights,
+    WeightsError,
+    check_same_tensors,
+    require,
+    total_bytes,
+)
 from fedgsp.windows import Window
 
 logger = logging.getLogger(__name__)
@@ -32,34 +46,80 @@ CHUNK_TIMEOUT_S = 30.0
 MAX_TENSORS = MOST_TENSORS
 
 T = TypeVar("T")
-#: Sends this message.
-SendReceipt = Callable[[bool], Awaitable[None]]
+#: Sends this message: None for a refusal, otherwise the number of the chosen base.
+SendReceipt = Callable[[int | None], Awaitable[None]]
 
 
-async def chunks_of(model_id: str, weights: Weights, pace: Pace, here: bool) -> AsyncIterator[bytes]:
+async def chunks_of(
+    model_id: str, weights: Weights, pace: Pace, here: bool, bases: Bases | None = None
+) -> AsyncIterator[bytes]:
     """The messages that carry a model to one receiver: a header, then the weights in chunks, at its `pace`.
 
     If the receiver is `here`, on this machine, a large model is offered through a window (shared memory), and its
-    chunks say only which part of the window to read. Raises WeightsError if the receiver does not confirm a chunk.
+    chunks say only which part of the window to read. If it is not, the model may be offered in code, against one of
+    `bases`. Raises WeightsError if the receiver does not confirm a chunk.
     """
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if here and ref.size >= windows.LEAST_BYTES else None
-    yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else "", paced=True))
+    offer = Offer() if here or bases is None else await bases.offer(model_id, weights, pace.way)
+    yield chunks.header(
+        ModelHeader(
+            ref,
+            weights.tensors,
+            encoding,
+            window.name if window else "",
+            paced=True,
+            coding=coding.CODING if offer.coded else "",
+            bases=tuple(base.digest for base in offer.bases),
+            remember=offer.remember,
+        )
+    )
     # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
     digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
     stream, what = encoded(weights, CHUNK_BYTES), f"model {model_id!r}"
-    if window is not None and await _in_time(pace.receipt(), what):
+    answer = await _in_time(pace.receipt(), what) if window is not None or offer.coded else None
+    if window is not None and answer is not None:
         async for message in _through(window, stream, pace.receipt, what):
+            yield message
+    elif offer.coded and answer is not None and bases is not None:
+        async for message in _coded(weights, offer, answer, bases, pace, what):
             yield message
     else:
         if window is not None:
             windows.give_back(window)  # the receiver could not open it
         for block in stream:
-            while block:
-                part, block = block[: pace.chunk_bytes], block[pace.chunk_bytes :]
-                await pace.turn(len(part))
-                yield chunks.data(part)
-    yield chunks.digest(await digest if digest is not None else weights.digest)
+            async for message in _paced(block, pace):
+                yield message
+    value = await digest if digest is not None else weights.digest
+    if offer.remember and bases is not None:
+        await bases.remember(weights)
+    yield chunks.digest(value)
+
+
+async def _paced(block: memoryview, pace: Pace) -> AsyncIterator[bytes]:
+    """The messages of a block, each when it may leave."""
+    while block:
+        part, block = block[: pace.chunk_bytes], block[pace.chunk_bytes :]
+        await pace.turn(len(part))
+        yield chunks.data(part)
+
+
+async def _coded(
+    weights: Weights, offer: Offer, answer: int, bases: Bases, pace: Pace, what: str
+) -> AsyncIterator[bytes]:
+    """The messages of a coded stream, against the base that the receiver has chosen."""
+    require(answer <= len(offer.bases), FailureCode.BAD_STREAM, f"{what}: base {answer} was chosen, and not offered")
+    base = offer.bases[answer - 1] if answer else None
+    if base is not None:
+        bases.used(base.digest)
+
+    def may_be_plain() -> bool:
+        return offer.in_haste and pace.way.is_idle
+
+    async with contextlib.aclosing(coding_ahead.frames(weights, base, bases, may_be_plain)) as frames:
+        async for frame in frames:
+            async for message in _paced(memoryview(frame), pace):
+                yield message
 
 
 async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt, what: str) -> AsyncIterator[bytes]:
@@ -72,7 +132,7 @@ async def _through(window: Window, stream: Iterator[memoryview], receipt: Receip
     async def one_is_read() -> None:
         nonlocal unread
         require(
-            await _in_time(receipt(), what),
+            await _in_time(receipt(), what) is not None,
             FailureCode.BAD_STREAM,
             f"{what}: its receiver refused a window that it had opened",
         )
@@ -99,6 +159,14 @@ async def _through(window: Window, stream: Iterator[memoryview], receipt: Receip
     windows.give_back(window)
 
 
+@dataclass(slots=True)
+class _Trip:
+    """The way that a model took here."""
+
+    travelled: int = 0  # bytes over a connection
+    in_memory: bool = False
+
+
 async def received(
     messages: AsyncIterator[bytes],
     expected: tuple[TensorSpec, ...] | None,
@@ -108,8 +176,12 @@ async def received(
     send_receipt: SendReceipt,
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
+    bases: Bases | None = None,
 ) -> tuple[ModelRef, Weights]:
-    """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted."""
+    """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted.
+
+    The model may come in code against one of `bases`.
+    """
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
     if not isinstance(header, ModelHeader):
@@ -119,37 +191,35 @@ async def received(
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
-    bfloat16 = header.encoding == BFLOAT16
     try:
-        weights = Weights(header.tensors, make_room(ref.size), bfloat16=bfloat16)
+        weights = Weights(header.tensors, make_room(ref.size), bfloat16=header.encoding == BFLOAT16)
     except (OSError, MemoryError):
         raise WeightsError(
             FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
         ) from None
-    finiteness, hasher, filled = Finiteness(weights), blake3(), 0
-    decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
-    async for part in _content(stream, header, what, send_receipt):
+    filling = await _filling(header, what, weights, bases, send_receipt)
+    finiteness, hasher, trip = Finiteness(weights), blake3(), _Trip()
+
+    def take(part: memoryview) -> None:
+        try:
+            for came in filling.put(part):
+                hasher.update(came.data)  # while the bytes are in the processor's cache
+                finiteness.filled_to(filling.filled)
+                let_go(came)
+        except OSError as error:  # the sender is not to blame
+            raise WeightsError(FailureCode.STALLED, f"{what}: no disk for its bytes: {error.strerror}") from None
+
+    async for part in _content(stream, header, what, send_receipt, trip):
         if isinstance(part, chunks.Digest):
             weights.known_digest = part.value
             continue
-        end = filled + len(part)
-        if end > size:
-            raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {size} bytes came")
-        try:
-            reserve(weights.buffer, decoder.filled + 2 * len(part))  # a byte that came fills at most two
-            came = decoder.put(part)
-        except ValueError as error:
-            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
-        except OSError as error:  # the sender is not to blame
-            raise WeightsError(FailureCode.STALLED, f"{what}: no disk for its bytes: {error.strerror}") from None
-        hasher.update(came.data)  # while the bytes are in the processor's cache
-        finiteness.filled_to(decoder.filled)
-        let_go(came)
-        filled = end
+        if filling.coding == RAW:
+            take(part)
+        else:
+            await asyncio.to_thread(take, part)  # decoding takes milliseconds
         on_chunk()
-    came_so_far = f"{what}: {filled} of {size} bytes came"
-    require(weights.known_digest is not None, FailureCode.CUT_SHORT, f"{came_so_far}, and no digest")
-    require(filled == size, FailureCode.CUT_SHORT, came_so_far)
+    require(weights.known_digest is not None, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}, and no digest")
+    require(filling.complete, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}")
     require(
         weights.known_digest == hasher.digest(),
         FailureCode.WRONG_DIGEST,
@@ -157,11 +227,28 @@ async def received(
     )
     finiteness.check()
     check_state(weights)
+    weights.came = Came(trip.travelled, MEMORY if trip.in_memory else filling.coding)
+    if header.remember and bases is not None and bases.takes_codes:
+        await bases.remember(weights)
     return ref, weights
 
 
+async def _filling(
+    header: ModelHeader, what: str, weights: Weights, bases: Bases | None, send_receipt: SendReceipt
+) -> Plain | coding.Decoder:
+    """What fills the weights from the bytes of a stream. If the sender offers a code, it is answered."""
+    if header.coding and bases is not None and bases.takes_codes:
+        number = await bases.chosen(header.ref.id if header.ref else "", weights, header.bases)
+        base = bases.used(header.bases[number - 1]) if number else None
+        await _in_time(send_receipt(number), what)
+        return coding.Decoder(what, weights, base)
+    if header.coding:
+        await _in_time(send_receipt(None), what)
+    return Plain(what, weights)
+
+
 async def _content(
-    stream: AsyncIterator[bytes], header: ModelHeader, what: str, send_receipt: SendReceipt
+    stream: AsyncIterator[bytes], header: ModelHeader, what: str, send_receipt: SendReceipt, trip: _Trip
 ) -> AsyncIterator[memoryview | chunks.Digest]:
     """What follows a header: bytes, to be read before the next are asked for, and in the end their digest, if it came.
 
@@ -174,7 +261,7 @@ async def _content(
             window = windows.opened(header.window)
         except OSError as error:
             logger.info("%s: no window: %s", what, error)
-        await _in_time(send_receipt(window is not None), what)
+        await _in_time(send_receipt(None if window is None else 0), what)
     while (part := await _next(stream, what, CHUNK_TIMEOUT_S)) is not None:
         match part:
             case chunks.InWindow(size):
@@ -183,12 +270,13 @@ async def _content(
                     raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {why}")
                 for start in range(0, size, CHUNK_BYTES):  # pieces that fit into a cache
                     yield window.slot(number)[start : min(size, start + CHUNK_BYTES)]
-                number += 1
-                await _in_time(send_receipt(True), what)
+                number, trip.in_memory = number + 1, True
+                await _in_time(send_receipt(0), what)
             case memoryview() if part:
+                trip.travelled += len(part)
                 yield part
                 if header.paced:
-                    await _in_time(send_receipt(True), what)
+                    await _in_time(send_receipt(0), what)
             case chunks.Digest():
                 yield part
                 return
@@ -210,6 +298,14 @@ def _check_header(
         header.encoding in ENCODINGS,
         FailureCode.BAD_STREAM,
         f"{what} has the unknown encoding {header.encoding[:40]!r}",
+    )
+    require(
+        header.coding in ("", coding.CODING),
+        FailureCode.BAD_STREAM,
+        f"{what} has the unknown coding {header.coding[:40]!r}",
+    )
+    require(
+        not (header.coding and header.window), FailureCode.BAD_STREAM, f"{what} is offered in code and in a window"
     )
 
 

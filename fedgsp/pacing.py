@@ -24,21 +24,32 @@ CHUNKS = 8
 LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
 #: So long, in seconds, may bytes wait in the queues of a link.
 QUEUE_S = 0.7
+#: The rate of a link is counted over so many seconds at least.
+COUNTED_S = 0.1
 #: What was found about a way is forgotten after so many seconds, because routes change.
 FORGET_S = 600.0
 #: Largest number of ways that are remembered.
 MOST_WAYS = 4096
 
-#: Waits for the receiver's next confirmation; False if the receiver refuses.
-Receipt = Callable[[], Awaitable[bool]]
+#: Waits for the receiver's next confirmation: None if the receiver refuses, otherwise the number of the base that it
+#: chose, if it was asked for one.
+Receipt = Callable[[], Awaitable[int | None]]
 
 
 class Way:
     """The link to one receiver, as its transfers have found it. Transfers at the same time share its window."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "", near: bool = False) -> None:
+        """`name` of the receiver, for logs; `near`: the receiver is on this machine."""
+        self.name, self.near = name, near
         #: Bytes that may be on their way, and those that are.
         self.window, self.flying = FIRST_BYTES, 0
+        #: Bytes per second that the link carried at best in the last transfer that had to wait for it; 0: not known.
+        self.rate = 0.0
+        #: Whether the log says that models travel coded over it; without a line about it, they do not.
+        self.told_coded = False
+        self._best, self._was_full = 0.0, False
+        self._counted, self._counted_since = 0, -math.inf
         #: The shortest round trip in seconds, and the time since which it is known.
         self.shortest_s, self._since = math.inf, -math.inf
         self._transfers: set[Pace] = set()
@@ -46,14 +57,46 @@ class Way:
     def begin(self, transfer: "Pace", now: float) -> None:
         """One more transfer uses the link. The first after a pause begins with half the window, in case it changed."""
         if now - self._since > FORGET_S:
-            self.shortest_s, self._since = math.inf, now
+            self.shortest_s, self._since, self.rate = math.inf, now, 0.0
         if not self._transfers:
             self.window = max(FIRST_BYTES, self.window // 2)
+            self._best, self._was_full = 0.0, False
+            self._counted, self._counted_since = 0, -math.inf
         self._transfers.add(transfer)
 
     def end(self, transfer: "Pace") -> None:
         """A transfer has ended; what it had on its way does not count any more."""
         self._transfers.discard(transfer)
+        if self._was_full and self._best:  # otherwise the link may carry more
+            self.rate = self._best
+
+    def full(self) -> None:
+        """A chunk has to wait for the link."""
+        self._was_full = True
+
+    def carried(self, size: int, now: float) -> None:
+        """Learn from a confirmation of `size` bytes how many the link carries in a second.
+
+        They are counted over some time, because confirmations come in bursts when a process is busy.
+        """
+        if self._counted_since == -math.inf:
+            self._counted_since = now  # what came before this confirmation may have waited for the first round trip
+            return
+        self._counted += size
+        lasted = now - self._counted_since
+        if lasted >= max(COUNTED_S, self.round_trip_s):
+            self._best = max(self._best, self._counted / lasted)
+            self._counted, self._counted_since = 0, now
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the link may have nothing to carry before the next round trip is over; False before the first."""
+        return self.flying < self.window * self.round_trip_s / (self.round_trip_s + QUEUE_S)
+
+    @property
+    def round_trip_s(self) -> float:
+        """The shortest round trip; 0 if none is known."""
+        return self.shortest_s if self.shortest_s < math.inf else 0.0
 
     def confirmed(self, flying: int, took_s: float) -> None:
         """Learn from a chunk: `flying` bytes, it included, were on their way when it left; it took so many seconds.
@@ -75,9 +118,9 @@ class Ways:
     def __init__(self) -> None:
         self._ways: OrderedDict[str, Way] = OrderedDict()
 
-    def to(self, receiver: str) -> Way:
-        """The way to a receiver, named by any text that stays the same for it."""
-        way = self._ways.setdefault(receiver, Way())
+    def to(self, receiver: str, near: bool = False) -> Way:
+        """The way to a receiver, named by any text that stays the same for it; `near`: it is on this machine."""
+        way = self._ways.setdefault(receiver, Way(receiver, near))
         self._ways.move_to_end(receiver)
         while len(self._ways) > MOST_WAYS:
             self._ways.popitem(last=False)
@@ -92,7 +135,7 @@ class Pace:
         self.receipt = receipt
         #: Set whenever a chunk of this link leaves or is confirmed.
         self.changed = asyncio.Event()
-        self._way, self._timeout_s, self._clock = way, timeout_s, clock
+        self.way, self._timeout_s, self._clock = way, timeout_s, clock
         self._flying: deque[tuple[int, int, float]] = deque()  # size, bytes on their way with it, time
         self._all_sent = False
         self._listening: asyncio.Task[None] | None = None
@@ -100,18 +143,23 @@ class Pace:
     @property
     def chunk_bytes(self) -> int:
         """A good size for the next chunk: small on a slow link, so that confirmations keep coming."""
-        size = self._way.window // CHUNKS
+        size = self.way.window // CHUNKS
         return min(max(size - size % LEAST_CHUNK, LEAST_CHUNK), MOST_CHUNK)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a chunk of `size` bytes may leave now."""
+        return not self._flying or self.way.flying + size <= self.way.window
 
     async def turn(self, size: int) -> None:
         """Wait until a chunk of `size` bytes may leave, and count it; WeightsError if the receiver is silent."""
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen())
             self._listening.add_done_callback(lambda _: self.changed.set())
-        while self._flying and self._way.flying + size > self._way.window:
+        while not self.has_room(size):
+            self.way.full()
             await self._news()
-        self._way.flying += size
-        self._flying.append((size, self._way.flying, self._clock()))
+        self.way.flying += size
+        self._flying.append((size, self.way.flying, self._clock()))
         self.changed.set()
 
     async def settled(self) -> None:
@@ -142,19 +190,21 @@ class Pace:
             except TimeoutError:
                 why = f"nothing was confirmed for {self._timeout_s:.0f} s"
                 raise WeightsError(FailureCode.STALLED, why) from None
-            require(taken, FailureCode.BAD_STREAM, "the receiver refused a chunk that it had asked for")
+            require(taken is not None, FailureCode.BAD_STREAM, "the receiver refused a chunk that it had asked for")
             size, flying, at = self._flying.popleft()
-            self._way.flying -= size
-            self._way.confirmed(flying, self._clock() - at)
+            self.way.flying -= size
+            now = self._clock()
+            self.way.confirmed(flying, now - at)
+            self.way.carried(size, now)
 
     async def __aenter__(self) -> Self:
-        self._way.begin(self, self._clock())
+        self.way.begin(self, self._clock())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        self._way.flying -= sum(size for size, _, _ in self._flying)
+        self.way.flying -= sum(size for size, _, _ in self._flying)
         self._flying.clear()
-        self._way.end(self)
+        self.way.end(self)

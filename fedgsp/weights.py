@@ -88,6 +88,20 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
     return total
 
 
+#: How weights came: their bytes as they are, coded against a base, coded without a base, or through shared memory.
+RAW, CODED, PACKED, MEMORY = CODINGS = ("raw", "coded", "packed", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """How weights came from another process."""
+
+    #: Bytes that travelled over a connection, without the messages around them.
+    travelled: int
+    #: RAW, CODED, PACKED or MEMORY.
+    coding: str
+
+
 @dataclass(eq=False)
 class Weights:
     """The tensors of a model; `buffer` is a uint8 array of shape (total_bytes,)."""
@@ -98,6 +112,8 @@ class Weights:
     known_digest: bytes | None = field(default=None, repr=False)
     #: Whether every float32 value is a bfloat16 (see `encoding`).
     bfloat16: bool = False
+    #: How the weights came here; None if they were made here.
+    came: Came | None = field(default=None, repr=False)
     _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod

@@ -218,7 +218,9 @@ class Attachment:
             channel = await self._line.dial()
         except UserError as error:
             raise WeightsError(FailureCode.UNREACHABLE, str(error)) from None
-        await upload(channel, model_id, weights, self._worker.chunk_went, receiver, ticket, self._line.way)
+        await upload(
+            channel, model_id, weights, self._worker.chunk_went, receiver, ticket, self._line.way, self._worker.bases
+        )
 
     async def _report_progress(self) -> None:
         """Reports progress once a second. An order that waits progresses with the slot and the network.

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from weakref import WeakSet, WeakValueDictionary
 
 from fedgsp.addresses import resolve
+from fedgsp.bases import Bases
 from fedgsp.channels import Channels
 from fedgsp.encoding import wire_bytes
 from fedgsp.errors import UserError
 from fedgsp.identity import HOLDERS
+from fedgsp.link_choice import RAW
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
@@ -54,8 +56,14 @@ class Fetcher:
         tensors: tuple[TensorSpec, ...],
         top_server_host: str,
         not_dialled: Callable[[str], str] = lambda _: "",
+        bases: Bases | None = None,
     ) -> None:
-        """`not_dialled` says why an address may not be dialled; it returns an empty text if the address may be."""
+        """`not_dialled` says why an address may not be dialled; it returns an empty text if the address may be.
+
+        Models may come coded against one of `bases`.
+        """
+        #: Against these, models come and go in code.
+        self.bases = bases or Bases(RAW)
         self._not_dialled = not_dialled
         self._store = store
         self._channels = channels
@@ -106,13 +114,15 @@ class Fetcher:
                 # No order waits any more: weights that were stored now would never be released.
                 shared.task.cancel()
                 del self._shared[key]
-        if to_change and not start.keep and shared.joined == 1:
+        if to_change and not start.keep and shared.joined == 1 and weights not in self.bases:
             self._given_away.add(weights)
             return weights, source, size
         self._in_use[start.model_id] = weights
         if start.keep:
             self._store.put(start.model_id, weights)
-        return weights, source, size if first else 0
+        if not first:  # the first order has reported the bytes
+            return weights, dataclasses.replace(source, travelled=0, coding=""), 0
+        return weights, source, size
 
     async def _held(self, start: Start, expected: tuple[TensorSpec, ...]) -> Weights | None:
         """The model, if this node keeps it or another order uses it at this moment; otherwise None."""
@@ -173,9 +183,13 @@ class Fetcher:
             self._chunk_came,
             ticket=source.ticket,
             digest=start.digest,
+            bases=self.bases,
         )
         # The report need not bring the ticket back.
-        return weights, dataclasses.replace(source, ticket=b""), wire_bytes(weights.tensors, weights.bfloat16)
+        source = dataclasses.replace(source, ticket=b"")
+        if weights.came is not None:
+            source = dataclasses.replace(source, travelled=weights.came.travelled, coding=weights.came.coding)
+        return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
         """A model that this node holds or waits for, checked: not everything that it holds is a model of the task."""

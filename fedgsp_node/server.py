@@ -15,6 +15,7 @@ import torch
 from fedgsp import access, local_key, windows, wire
 from fedgsp.access import shown
 from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
+from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
@@ -93,6 +94,7 @@ async def run(settings: NodeSettings) -> None:
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
     store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
+    bases = Bases(settings.wire)
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
@@ -109,14 +111,14 @@ async def run(settings: NodeSettings) -> None:
         )
         async with (
             Channels(tls, settings.lost_after, settings.insecure, proxy) as channels,
-            peer_server(settings, store, tls, door, revoked) as peer_address,
+            peer_server(settings, store, tls, door, revoked, bases) as peer_address,
             _certificate_renewed(settings, name, proxy),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
                 logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
             guard = Guard(clients.hosted, store, policy, dialling)
-            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
+            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases)
             worker = Worker(clients, store, fetcher, slot, guard)
             with receipt_log(settings.state_dir) as log:
 
@@ -144,7 +146,12 @@ def _certificate_renewed(
 
 @contextlib.asynccontextmanager
 async def peer_server(
-    settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door, revoked: Revocations
+    settings: NodeSettings,
+    store: ModelStore,
+    tls: Tls | None,
+    door: Door,
+    revoked: Revocations,
+    bases: Bases | None = None,
 ) -> AsyncIterator[str]:
     """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
     if not settings.peer_listen:
@@ -155,8 +162,9 @@ async def peer_server(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
     guard = access.AccessControl({Verb.FETCH: door}, tls is not None, revoked)
+    models = ModelServicer(store, bases=bases)
     server, bound = await start_server(
-        settings.peer_listen, [ModelServicer(store).add_to], guard, tls, settings.lost_after, settings.insecure
+        settings.peer_listen, [models.add_to], guard, tls, settings.lost_after, settings.insecure
     )
     try:
         advertised = settings.advertise or bound

@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from fedgsp.bases import Bases
 from fedgsp.messages import (
     Additions,
     Constant,
@@ -81,6 +82,11 @@ class Worker:
         self._clients.personal.open(run_id)
         self._discriminating.forget()
         self._own.reopen(hosted.client for hosted in self._clients.hosted)
+
+    @property
+    def bases(self) -> Bases:
+        """Against these, models come and go in code."""
+        return self._fetcher.bases
 
     @property
     def mark(self) -> int:

@@ -34,6 +34,7 @@ def main() -> int:
                 load(settings.tls_files),
                 settings.lost_after,
                 settings.insecure,
+                settings.wire,
                 run_key=bytes.fromhex(told()),
             )
         )

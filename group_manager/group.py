@@ -55,7 +55,10 @@ class Group:
 
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""
-        return GroupResult(ref or ModelRef(""), samples, self.reports.bytes_direct, self.reports.bytes_relayed)
+        told = self.reports
+        return GroupResult(
+            ref or ModelRef(""), samples, told.bytes_direct, told.bytes_relayed, bytes_travelled=told.bytes_travelled
+        )
 
     @property
     def options(self) -> Any:

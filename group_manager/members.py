@@ -28,6 +28,8 @@ from fedgsp.messages import (
     Recall,
     Recalled,
     Result,
+    Source,
+    SourceKind,
     Start,
     Train,
     Trained,
@@ -37,6 +39,7 @@ from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.receipts import Made, Statement
 from fedgsp.signing import holds
 from fedgsp.updates import update_of
+from fedgsp.weights import CODINGS
 from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.pace import Pace, Whose
 
@@ -305,6 +308,7 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
     produces = getattr(work, "produces", "")
     ref = getattr(result, "ref", None) or ModelRef("")
     samples, moved = getattr(result, "samples", 0), getattr(result, "bytes", 0)
+    source = getattr(result, "source", None) or Source(SourceKind.UNSPECIFIED, "")
     given, came = getattr(work, "start", None) or Start("", ()), getattr(result, "start", None) or ModelRef("")
     flaws = [
         (ref.id != produces, f"it made model {ref.id!r} in place of {produces!r}"),
@@ -312,6 +316,8 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
         (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),
+        (source.travelled > MOST_BYTES, f"it says that {source.travelled} bytes travelled"),
+        (source.coding not in ("", *CODINGS), f"its start came in the unknown way {source.coding[:40]!r}"),
     ]
     on_training_part = isinstance(work, Evaluate) and work.training_part and not work.only_compare
     if needed.samples and (isinstance(work, Train) or on_training_part):

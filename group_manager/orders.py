@@ -139,7 +139,7 @@ class Reports:
 
     def __init__(self, tell: Callable[[GroupEvent], None]) -> None:
         self._tell = tell
-        self.bytes_direct = self.bytes_relayed = 0
+        self.bytes_direct = self.bytes_relayed = self.bytes_travelled = 0
         #: Why the last member was skipped.
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
@@ -171,10 +171,12 @@ class Reports:
                 self.bytes_direct += result.bytes
             else:
                 self.bytes_relayed += result.bytes
+            self.bytes_travelled += result.source.travelled
 
     def count_relayed(self, weights: Weights) -> None:
         """Adds the bytes of a model that came to this manager."""
         self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
+        self.bytes_travelled += weights.came.travelled if weights.came is not None else 0
 
     def skipped(self, member: Member, failure: Failure) -> None:
         """A member takes no part, or no further part."""

@@ -11,10 +11,12 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.access import AccessControl, Caller, caller
+from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
 from fedgsp.limits.gate import decoded
+from fedgsp.link_choice import RAW
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Attached,
@@ -37,8 +39,9 @@ from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp.weights import WeightsError
+from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
+from group_manager.ledger import Origin
 from group_manager.members import Members, Session
 from group_manager.requests import refusal
 
@@ -126,6 +129,20 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._groups: list[Group] = []
         #: Bytes of the largest model that this manager takes from a node.
         self.max_model_bytes = 0
+
+    async def start_of(self, model_id: str) -> Weights | None:
+        """The start of the group of a model, as a base to code that model against; it may be on its nodes, too.
+
+        None if that is the model itself, or if this manager could only get it from a node.
+        """
+        for group in self._groups:
+            start = group.request.start
+            if start is None or start.id == model_id or not group.ledger.knows(model_id):
+                continue
+            if start.id in self._store or group.ledger.look(start.id).origin is Origin.TOP_SERVER:
+                found = await group.models.collect(start.id)
+                return found if isinstance(found, Weights) else None
+        return None
 
     async def wanted(self, model_id: str) -> None:
         """Fetches a model for a node that asks for it, if it is not here.
@@ -237,6 +254,7 @@ async def serving(
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
     insecure: bool = False,
+    wire: str = RAW,
 ) -> AsyncIterator[str]:
     """The group manager serves while the body runs, which gets the bound address."""
     members, store, revoked = Members(), ModelStore(), Revocations()
@@ -248,8 +266,9 @@ async def serving(
         server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
         me = Source(SourceKind.MANAGER, name, address)
         groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
+        bases = Bases(wire, groups.start_of)
         models = ModelServicer(
-            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served
+            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served, bases
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
@@ -267,11 +286,12 @@ async def run(
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
     insecure: bool = False,
+    wire: str = RAW,
     *,
     run_key: bytes,
 ) -> None:
     """Writes the bound address to standard output and serves until it is cancelled."""
-    async with serving(name, run_id, listen, Issuer(run_key), tls, lost_after_s, insecure) as address:
+    async with serving(name, run_id, listen, Issuer(run_key), tls, lost_after_s, insecure, wire) as address:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -9,9 +9,11 @@ import grpc.aio
 from fedgsp import local_key
 from fedgsp.access import AccessControl, Caller
 from fedgsp.addresses import split_address
+from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, start_server
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER
+from fedgsp.link_choice import RAW
 from fedgsp.messages import FailureCode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -28,8 +30,11 @@ from top_server.nodes.servicer import MembershipServicer
 from top_server.record.audit import NO_AUDIT, Audit, Fetches
 
 
-def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
-    """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
+def models_of(store: ModelStore, audit: Audit = NO_AUDIT, wire: str = RAW) -> ModelServicer:
+    """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later.
+
+    `wire` is the setting --wire.
+    """
     fetches = Fetches(audit, str(TOP_SERVER), store.__contains__)
 
     def served(model_id: str, reader: Caller, size: int) -> None:
@@ -38,7 +43,7 @@ def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
     async def wanted(model_id: str) -> None:
         require(model_id in store, FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
 
-    return ModelServicer(store, wanted, served=served)
+    return ModelServicer(store, wanted, served=served, bases=Bases(wire))
 
 
 @asynccontextmanager
@@ -72,7 +77,7 @@ async def opened(
 
     probed = ManagerDoor(lambda port: start(f"{host}:{port}"), config.manager_port_range)
     checks = CheckServicer(membership, probed, config.manager_ports or "")
-    services = (MembershipServicer(membership), models_of(store, audit), federated, checks)
+    services = (MembershipServicer(membership), models_of(store, audit, config.wire), federated, checks)
     try:
         server, address = await start(listen, *(service.add_to for service in services))
     except ConfigError as error:

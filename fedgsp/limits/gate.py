@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import unquote
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -170,6 +171,11 @@ def address_of(peer: str) -> str:
     """The address in gRPC's name of a peer, without its port: "ipv4:10.0.0.1:4711" is at "ipv4:10.0.0.1"."""
     kind, _, where = peer.partition(":")
     return f"{kind}:{where.rpartition(':')[0] or where}"
+
+
+def host_of(peer: str) -> str:
+    """The host in gRPC's name of a peer: "10.0.0.1" for "ipv4:10.0.0.1:4711", "[::1]" for "ipv6:%5B::1%5D:4711"."""
+    return unquote(address_of(peer).partition(":")[2])
 
 
 async def end(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:

@@ -62,7 +62,7 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "recall.model_ids": MOST_CLIENTS_OF_NODE,
     },
     model_pb2.FetchRequest.DESCRIPTOR: {},
-    model_pb2.Chunk.DESCRIPTOR: {**_tensors("header.tensors"), "data": _ANY},
+    model_pb2.Chunk.DESCRIPTOR: {**_tensors("header.tensors"), "header.bases": 64, "data": _ANY},
     group_pb2.RunGroupRequest.DESCRIPTOR: {
         "members": MOST_MEMBERS,
         "parts": MOST_MEMBERS,

@@ -47,6 +47,11 @@ class Source:
     address: str = ""
     #: The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN.
     ticket: bytes = b""
+    #: In a report: the bytes that came from there over a connection, after coding; 0 through shared memory.
+    travelled: int = 0
+    #: In a report: how they came: "raw", "coded" (against a base), "packed" (coded without a base) or "memory". Empty:
+    #: no bytes were fetched for the order.
+    coding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +85,10 @@ class ModelHeader:
     #: Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link
     #: carries.
     paced: bool = False
+    #: Name of the lossless code in which the sender can send the bytes; see `fedgsp.coding`. The receiver answers with
+    #: a Receipt before any bytes come. Empty: the bytes come as `encoding` says.
+    coding: str = ""
+    #: Digests of models that the sender has, against which it can code the bytes; the best ones first.
+    bases: tuple[bytes, ...] = ()
+    #: The sender keeps the model for a while, as a base for later models. The receiver should keep it too.
+    remember: bool = False

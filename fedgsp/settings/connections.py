@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgsp.cleartext import check_cleartext
 from fedgsp.errors import ConfigError
+from fedgsp.link_choice import WIRES
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described, setting
@@ -82,6 +83,14 @@ class PeerSettings(TlsSettings):
         HAND_OVERS[0],
         "how models pass between processes of one machine: through shared memory (auto), or always over the network",
         choices=HAND_OVERS,
+        panel=CONNECTIONS,
+    )
+    wire: str = setting(
+        WIRES[0],
+        "how models travel: coded without loss where a link is slower than the coding (auto), never coded (raw), or "
+        "always coded except through shared memory (coded)",
+        choices=WIRES,
+        may_change=True,
         panel=CONNECTIONS,
     )
 

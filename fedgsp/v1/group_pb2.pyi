@@ -719,12 +719,15 @@ class GroupResult(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     BYTES_DIRECT_FIELD_NUMBER: _builtins.int
     BYTES_RELAYED_FIELD_NUMBER: _builtins.int
+    BYTES_TRAVELLED_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """Training samples behind the model."""
     bytes_direct: _builtins.int
     """Bytes of weights that moved directly between nodes."""
     bytes_relayed: _builtins.int
     """Bytes of weights that moved through the manager."""
+    bytes_travelled: _builtins.int
+    """Bytes that travelled over connections for these weights, after coding. Nothing travels through shared memory."""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef:
         """The group's model, held by the manager. The id is empty for programs that make no model."""
@@ -736,10 +739,11 @@ class GroupResult(_message.Message):
         samples: _builtins.int = ...,
         bytes_direct: _builtins.int = ...,
         bytes_relayed: _builtins.int = ...,
+        bytes_travelled: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_direct", b"bytes_direct", "bytes_relayed", b"bytes_relayed", "ref", b"ref", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_direct", b"bytes_direct", "bytes_relayed", b"bytes_relayed", "bytes_travelled", b"bytes_travelled", "ref", b"ref", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -92,6 +92,8 @@ class Source(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
+    TRAVELLED_FIELD_NUMBER: _builtins.int
+    CODING_FIELD_NUMBER: _builtins.int
     kind: Global___SourceKind.ValueType
     name: _builtins.str
     """Name of the node or manager, for logs."""
@@ -99,6 +101,12 @@ class Source(_message.Message):
     """host:port. A wildcard host stands for the host by which the reader reached the top server. Empty for LOCAL and OWN."""
     ticket: _builtins.bytes
     """The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN."""
+    travelled: _builtins.int
+    """In a report: the bytes that came from there over a connection, after coding; 0 through shared memory."""
+    coding: _builtins.str
+    """In a report: how they came: "raw", "coded" (against a base), "packed" (coded without a base) or "memory". Empty: no
+    bytes were fetched for the order.
+    """
     def __init__(
         self,
         *,
@@ -106,10 +114,12 @@ class Source(_message.Message):
         name: _builtins.str = ...,
         address: _builtins.str = ...,
         ticket: _builtins.bytes = ...,
+        travelled: _builtins.int = ...,
+        coding: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "name", b"name", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "coding", b"coding", "kind", b"kind", "name", b"name", "ticket", b"ticket", "travelled", b"travelled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,22 +157,28 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 @_typing.final
 class Receipt(_message.Message):
     """Answers a header that offers a window, and every chunk that was put into the window: its slot is then free again.
-    Answers also every chunk with bytes, if the header says that the sender is paced.
+    Answers also a header that offers a code, and every chunk with bytes, if the header says that the sender is paced.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     refused: _builtins.bool
-    """The receiver cannot open the window; the bytes have to come in chunks."""
+    """The receiver cannot open the window, or takes no code; the bytes have to come as `encoding` says."""
+    base: _builtins.int
+    """Answers an offered code: the base that the receiver has, counted from 1 in `bases`. 0: it has none of them, and the
+    bytes are coded without a base.
+    """
     def __init__(
         self,
         *,
         refused: _builtins.bool = ...,
+        base: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -216,6 +232,9 @@ class ModelHeader(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     PACED_FIELD_NUMBER: _builtins.int
+    CODING_FIELD_NUMBER: _builtins.int
+    BASES_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
     encoding: _builtins.str
     """How the bytes are encoded. Empty: they are the buffer itself. "bfloat16": of every four bytes of a float32 tensor
     (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the buffer's.
@@ -224,6 +243,12 @@ class ModelHeader(_message.Message):
     """Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks."""
     paced: _builtins.bool
     """Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link carries."""
+    coding: _builtins.str
+    """Name of the lossless code in which the sender can send the bytes; see `fedgsp.coding`. The receiver answers with a
+    Receipt before any bytes come. Empty: the bytes come as `encoding` says.
+    """
+    remember: _builtins.bool
+    """The sender keeps the model for a while, as a base for later models. The receiver should keep it too."""
     @_builtins.property
     def ref(self) -> Global___ModelRef:
         """Id and size of the model. The digest is empty: it follows after the bytes."""
@@ -231,6 +256,10 @@ class ModelHeader(_message.Message):
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]:
         """In the order in which the tensors stand in the buffer."""
+
+    @_builtins.property
+    def bases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Digests of models that the sender has, against which it can code the bytes; the best ones first."""
 
     def __init__(
         self,
@@ -240,10 +269,13 @@ class ModelHeader(_message.Message):
         encoding: _builtins.str = ...,
         window: _builtins.str = ...,
         paced: _builtins.bool = ...,
+        coding: _builtins.str = ...,
+        bases: _abc.Iterable[_builtins.bytes] | None = ...,
+        remember: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "paced", b"paced", "ref", b"ref", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bases", b"bases", "coding", b"coding", "encoding", b"encoding", "paced", b"paced", "ref", b"ref", "remember", b"remember", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -253,7 +285,8 @@ Global___ModelHeader: _TypeAlias = ModelHeader  # noqa: Y015
 class Chunk(_message.Message):
     """A part of a stream of weights: first the header, then the bytes in order, at last the digest of the buffer.
 
-    The holder computes the digest while the bytes travel. No chunk ends within a value of two bytes.
+    The holder computes the digest while the bytes travel. Unless they are coded, no chunk ends within a value of two
+    bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -75,7 +75,7 @@ async def test_an_extended_run_has_the_bits_of_a_longer_one(
     short = await play(configured(tmp_path / "run", scheme, SHORT), kept)
     on = await extended(short.directory, LONG, kept)
     assert [row["round"] for row in on.rows] == [1, 2, 3, 4]
-    measured = {"seconds", "bytes_direct", "bytes_relayed"}
+    measured = {"seconds", "bytes_direct", "bytes_relayed", "bytes_travelled"}
     assert [{name: row[name] for name in row.keys() - measured} for row in on.rows] == [
         {name: row[name] for name in row.keys() - measured - {"time", "event"}} for row in longer.rows
     ]

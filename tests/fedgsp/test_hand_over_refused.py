@@ -167,7 +167,7 @@ async def test_a_holder_whose_receiver_takes_no_answer_is_given_up(monkeypatch: 
         for message in messages:
             yield message
 
-    async def never(_: bool) -> None:
+    async def never(_: int | None) -> None:
         await asyncio.Event().wait()
 
     failure = await refused(model_streams.received(stream(), None, PLENTY, lambda _: True, None, never))

@@ -45,6 +45,7 @@ def transferred(
         now, came, beside, at = heapq.heappop(confirmations)
         flying -= came
         way.confirmed(beside, now - at)
+        way.carried(came, now)
     way.end(silent)
     return Found(now - begin, longest)
 
@@ -84,12 +85,48 @@ def test_what_was_found_is_forgotten_because_routes_change() -> None:
     assert way.shortest_s >= 0.5
 
 
+def test_the_speed_of_a_link_is_forgotten_too() -> None:
+    way = Way()
+    way.begin(first := Pace(way, Receiver().receipt, 1.0), 0.0)
+    way.full()
+    way.carried(1000, 1.0)
+    way.carried(5000, 1.5)
+    way.end(first)
+    assert way.rate == 10_000
+    way.begin(later := Pace(way, Receiver().receipt, 1.0), pacing.FORGET_S - 1)
+    way.carried(10, pacing.FORGET_S)
+    way.carried(10, pacing.FORGET_S + 0.5)
+    way.end(later)
+    assert way.rate == 10_000  # this one did not have to wait for the link
+    way.begin(Pace(way, Receiver().receipt, 1.0), pacing.FORGET_S + 1)
+    assert way.rate == 0
+
+
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 1e6)), max_size=50))
 def test_a_window_keeps_its_limits_whatever_a_receiver_confirms(confirmed: list[tuple[int, float]]) -> None:
     way = Way()
     for flying, took_s in confirmed:
         way.confirmed(flying, took_s)
         assert LEAST_BYTES <= way.window <= MODEL_WINDOW_BYTES
+
+
+@given(
+    rate=st.sampled_from([1e5, 1e6, 1.25e7]),
+    round_trip_s=st.sampled_from([0.001, 0.02, 0.1]),
+    noise_s=st.sampled_from([0.0, 0.005, 0.05]),
+)
+def test_a_transfer_that_fills_a_link_finds_what_it_carries(rate: float, round_trip_s: float, noise_s: float) -> None:
+    way, size = Way(), int(max(3e6, 20 * rate))
+    assert (way.rate, way.round_trip_s, way.is_idle) == (0.0, 0.0, False)
+    transferred(way, size, rate, round_trip_s, noise_s=noise_s)
+    assert way.rate == 0.0  # nothing had to wait for the link
+    way.begin(beside := Pace(way, Receiver().receipt, 1.0), 1.0)
+    way.full()  # as `Pace.turn` says
+    transferred(way, size, rate, round_trip_s, 1.0, noise_s)
+    way.end(beside)
+    assert 0.8 * rate <= way.rate <= 2 * rate
+    assert way.round_trip_s >= round_trip_s
+    assert way.is_idle
 
 
 def test_only_the_ways_that_were_used_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +144,9 @@ class Receiver:
 
     def __init__(self) -> None:
         self.allowed = asyncio.Semaphore(0)
-        self.answer = True
+        self.answer: int | None = 0
 
-    async def receipt(self) -> bool:
+    async def receipt(self) -> int | None:
         await self.allowed.acquire()
         return self.answer
 
@@ -152,11 +189,11 @@ async def test_a_transfer_without_chunks_is_settled_at_once() -> None:
         await pace.settled()
 
 
-@pytest.mark.parametrize(("answer", "code"), [(True, FailureCode.STALLED), (False, FailureCode.BAD_STREAM)])
-async def test_a_receiver_that_is_silent_or_refuses_ends_the_transfer(answer: bool, code: FailureCode) -> None:
+@pytest.mark.parametrize(("answer", "code"), [(0, FailureCode.STALLED), (None, FailureCode.BAD_STREAM)])
+async def test_a_receiver_that_is_silent_or_refuses_ends_the_transfer(answer: int | None, code: FailureCode) -> None:
     receiver = Receiver()
     receiver.answer = answer
-    if not answer:
+    if answer is None:
         receiver.allowed.release()
     async with Pace(Way(), receiver.receipt, 0.01) as pace:
         await pace.turn(FIRST_BYTES)

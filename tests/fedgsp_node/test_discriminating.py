@@ -40,6 +40,7 @@ from fedgsp_node.worker import Worker
 from tests.support.blobs_task import Blobs
 from tests.support.scripted import let_others_run
 from tests.support.serving import serving
+from tests.support.weights import said
 from tests.support.working import HERE, Node, node, why_not
 
 #: Client c of the blobs has 10 + c samples of 6 numbers, in 3 classes.
@@ -221,7 +222,7 @@ async def test_networks_are_fetched_though_they_are_none_of_the_models_tensors(
         m.store.put("begin", before)
         result = await do(n, work(settings, others, Start("begin", (m.source,))))
         assert np.array_equal((await n.store.get("end")).buffer, stepped(before, settings, others, 0).buffer)
-        assert (result.source, result.bytes) == (m.source, before.buffer.nbytes)
+        assert (result.source, result.bytes) == (said(m.source, before.buffer.nbytes), before.buffer.nbytes)
         assert "begin" not in n.store
 
 

@@ -21,7 +21,7 @@ from fedgsp_node.fetching import Fetched, Fetcher
 from tests.support.callers import OPEN
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
-from tests.support.weights import TENSORS, some_weights, vector
+from tests.support.weights import TENSORS, said, some_weights, vector
 
 SIZE = 40
 
@@ -81,7 +81,7 @@ async def test_the_first_source_that_is_named_delivers() -> None:
             peer.store.put("m", some_weights())
         weights, source, size = await s.fetcher.get(Start("m", s.sources))
         assert same(weights, some_weights())
-        assert (source, size) == (s.sources[0], SIZE)
+        assert (source, size) == (said(s.sources[0], SIZE), SIZE)
         assert [peer.asked for peer in s.peers] == [1, 0]
         assert "m" not in s.store
 
@@ -118,7 +118,7 @@ async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> 
         s.peers[1].store.put("m", some_weights())
         absent = Source(SourceKind.NODE, "n9", gone.address)
         sources = (absent, s.sources[1])
-        assert (await s.fetcher.get(Start("m", sources)))[1] == s.sources[1]
+        assert (await s.fetcher.get(Start("m", sources)))[1] == said(s.sources[1], SIZE)
         back = Peer()
         back.store.put("m", some_weights())
         back.store.put("only here", some_weights())
@@ -126,7 +126,7 @@ async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> 
         try:
             await s.channels.drop(gone.address)  # and with it gRPC's own memory
             # it is there now, but one attempt was enough
-            assert (await s.fetcher.get(Start("m", sources)))[1] == s.sources[1]
+            assert (await s.fetcher.get(Start("m", sources)))[1] == said(s.sources[1], SIZE)
             assert back.asked == 0
         finally:
             await server.stop(None)
@@ -169,8 +169,8 @@ async def test_a_peer_that_lacks_the_model_is_passed_over_but_not_for_good() -> 
         for peer in s.peers:
             peer.store.put("other", some_weights(2))
         s.peers[1].store.put("m", some_weights(1))
-        assert (await s.fetcher.get(Start("m", s.sources)))[1] == s.sources[1]
-        assert (await s.fetcher.get(Start("other", s.sources)))[1] == s.sources[0]
+        assert (await s.fetcher.get(Start("m", s.sources)))[1] == said(s.sources[1], SIZE)
+        assert (await s.fetcher.get(Start("other", s.sources)))[1] == said(s.sources[0], SIZE)
 
 
 async def test_the_last_reason_is_given_if_nobody_delivers() -> None:
@@ -194,7 +194,7 @@ async def test_weights_of_another_shape_are_refused_and_the_next_source_is_tried
         s.peers[0].store.put("m", some_weights(tensors=vector(10)))
         assert (await failure(s.fetcher.get(Start("m", s.sources[:1])))).code is FailureCode.WRONG_SHAPES
         s.peers[1].store.put("m", some_weights())
-        assert (await s.fetcher.get(Start("m", s.sources)))[1] == s.sources[1]
+        assert (await s.fetcher.get(Start("m", s.sources)))[1] == said(s.sources[1], SIZE)
 
 
 async def test_a_wildcard_host_is_the_one_by_which_the_top_server_is_reached() -> None:
@@ -284,7 +284,7 @@ async def test_orders_that_name_other_sources_do_not_wait_for_one_another() -> N
         silent = asyncio.create_task(s.fetcher.get(Start("m", s.sources[:1])))
         await s.peers[0].somebody_asks.wait()
         s.peers[1].store.put("m", some_weights())
-        assert (await s.fetcher.get(Start("m", s.sources[1:])))[1] == s.sources[1]
+        assert (await s.fetcher.get(Start("m", s.sources[1:])))[1] == said(s.sources[1], SIZE)
         silent.cancel()
 
 
@@ -295,7 +295,7 @@ async def test_a_shared_fetch_that_fails_fails_for_all_and_can_be_tried_again() 
         for waiting in many(s):
             assert (await failure(waiting)).code is FailureCode.NO_SUCH_MODEL
         s.peers[0].store.put("m", some_weights())
-        assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[1] == s.sources[0]
+        assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[1] == said(s.sources[0], SIZE)
 
 
 async def test_a_cancelled_order_does_not_take_a_shared_fetch_with_it() -> None:

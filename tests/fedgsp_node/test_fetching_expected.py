@@ -17,7 +17,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.fetching import Fetcher
 from tests.support.serving import serving
-from tests.support.weights import TENSORS, some_weights, vector
+from tests.support.weights import TENSORS, said, some_weights, vector
 
 #: Larger than the model of TENSORS, which bounds what is taken of that.
 LARGE = vector(1000)
@@ -45,7 +45,7 @@ async def test_what_is_expected_is_taken_in_place_of_the_model(keep: bool, witho
         weights, whence, size = await fetcher.get(Start("m", (source,), keep, without_head), LARGE)
         assert np.array_equal(weights.buffer, sent.buffer)
         assert weights.tensors == LARGE
-        assert (whence, size) == (source, 4000)
+        assert (whence, size) == (said(source, 4000), 4000)
         assert ("m" in here) == keep
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ from fedgsp.messages import (
     Result,
     Reveal,
     SendUp,
+    Source,
+    SourceKind,
     Train,
     Trained,
     Work,
@@ -67,6 +70,21 @@ def test_a_revealed_update_is_told_with_its_digest() -> None:
 def test_what_came_and_what_was_to_come_are_told() -> None:
     assert flaw(Evaluate(None), Described((1, 2))) == "it answered Described in place of Evaluated"
     assert flaw(Describe(), None) == "it answered nothing in place of Described"
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"travelled": 7, "coding": "coded"}, ""),
+        ({"coding": "memory"}, ""),
+        ({"travelled": 1 << 62}, f"it says that {1 << 62} bytes travelled"),
+        ({"coding": "x" * 99}, f"its start came in the unknown way '{'x' * 40}'"),
+    ],
+)
+def test_how_a_start_came_is_one_of_few_ways(told: dict[str, Any], why: str) -> None:
+    source = Source(SourceKind.NODE, "n1", **told)
+    assert flaw(Train(None, "m", None), Trained(REF, source=source)) == why
+    assert flaw(Evaluate(None), Evaluated(1, 2, 0.5, source=source, judged=2)) == why
 
 
 @pytest.mark.parametrize("steps", [0.0, 1 / 16, 1.0, 11.0, 176.0])

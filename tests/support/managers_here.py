@@ -13,6 +13,7 @@ import pytest
 
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER
+from fedgsp.link_choice import AUTO
 from fedgsp.tickets import Issuer
 from group_manager.server import serving
 from top_server import server
@@ -26,18 +27,20 @@ def managers_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Pool:
-    def __init__(self, stack: AsyncExitStack, channels: Channels, issuer: Issuer, run_id: str) -> None:
+    def __init__(self, stack: AsyncExitStack, channels: Channels, issuer: Issuer, run_id: str, wire: str) -> None:
         self._stack = stack
         self._channels = channels
         self._issuer = issuer
         self._run_id = run_id
+        self._wire = wire
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
 
     async def ensure(self, count: int) -> list[Manager]:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
-            address = await self._stack.enter_async_context(serving(name, self._run_id, "127.0.0.1:0", self._issuer))
+            served = serving(name, self._run_id, "127.0.0.1:0", self._issuer, wire=self._wire)
+            address = await self._stack.enter_async_context(served)
             dial = functools.partial(self._channels.to, address, TOP_SERVER)
             client = ManagerClient(name, dial, self._issuer)
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
@@ -66,4 +69,5 @@ async def _pool(
     _prefix: str,
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
-        yield _Pool(stack, channels, issuer, flags[flags.index("--run") + 1])
+        given = dict(itertools.pairwise(flags))
+        yield _Pool(stack, channels, issuer, given["--run"], given.get("--wire", AUTO))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Source, TensorSpec
 from fedgsp.weights import Weights
 
 #: Padded to 24 + 8 + 8 bytes.
@@ -26,3 +28,8 @@ def some_weights(seed: int = 0, tensors: tuple[TensorSpec, ...] = TENSORS) -> We
 def vector(elements: int) -> tuple[TensorSpec, ...]:
     """One tensor of that many float32."""
     return (TensorSpec("w", "float32", (elements,)),)
+
+
+def said(source: Source, size: int) -> Source:
+    """What a report says of a source that gave so many bytes over a connection, as they are."""
+    return dataclasses.replace(source, travelled=size, coding="raw")

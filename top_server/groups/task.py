@@ -27,20 +27,23 @@ from top_server.models import Held
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes that moved directly between nodes, and bytes that moved through the group's manager."""
+    """Bytes of weights that moved between nodes and through managers, and the bytes that travelled for them."""
 
     direct: int = 0
     relayed: int = 0
+    #: Over connections, after coding.
+    travelled: int = 0
 
     def __add__(self, other: Moved) -> Moved:
-        return Moved(self.direct + other.direct, self.relayed + other.relayed)
+        return Moved(self.direct + other.direct, self.relayed + other.relayed, self.travelled + other.travelled)
 
     @staticmethod
     def by(results: Iterable[Result]) -> Moved:
         """The bytes that members fetched for training, by their reports: all that is known if the manager is lost."""
-        fetched = [(one.source.kind, one.bytes) for one in results if isinstance(one, Trained) and one.source]
-        direct = sum(size for kind, size in fetched if kind is SourceKind.NODE)
-        return Moved(direct, sum(size for _, size in fetched) - direct)
+        fetched = [(one.source.kind, one) for one in results if isinstance(one, Trained) and one.source]
+        direct = sum(one.bytes for kind, one in fetched if kind is SourceKind.NODE)
+        relayed = sum(one.bytes for _, one in fetched) - direct
+        return Moved(direct, relayed, sum(one.source.travelled for _, one in fetched if one.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class GroupOutcome:
     def moved(self) -> Moved:
         """Bytes of weights that were moved, including those moved under managers that were lost."""
         if isinstance(self.result, GroupResult):
-            return self.trace.moved + Moved(self.result.bytes_direct, self.result.bytes_relayed)
+            told = self.result
+            return self.trace.moved + Moved(told.bytes_direct, told.bytes_relayed, told.bytes_travelled)
         return self.trace.moved + Moved.by(done.result for done in self.done if done.result is not None)
 
     @property

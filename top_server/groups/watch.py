@@ -177,7 +177,7 @@ class GroupWatch:
             self._context.journal.record(
                 rounds.UpdateMissing(client=done.client, reason="it did not come to the group manager")
             )
-        alone = done.client in self._groups_of_one
+        alone, source = done.client in self._groups_of_one, trained.source
         self._context.journal.record(
             rounds.HopFinished(
                 **self._where(done.client),
@@ -191,8 +191,10 @@ class GroupWatch:
                 samples=trained.samples,
                 update_length=done.update_length,
                 bytes=trained.bytes,
+                travelled=source.travelled if source is not None else 0,
+                coding=source.coding if source is not None else "",
                 model=trained.ref.id if trained.ref is not None else None,
                 node=self._members[done.client].node,
-                via=trained.source.kind.name.lower() if trained.source else None,
+                via=source.kind.name.lower() if source is not None else None,
             )
         )

@@ -54,6 +54,7 @@ def row_of(
         seconds=round(seconds, 3),
         bytes_direct=moved.direct,
         bytes_relayed=moved.relayed,
+        bytes_travelled=moved.travelled,
         cpd_median=_cpd(histograms, teams.plan),
         t_comp_s=costs.t_comp_s(len(teams.plan.groups) if PROGRAMS[context.scheme.program].chained else costs.clients),
         t_comm_s=costs.t_comm_s(),

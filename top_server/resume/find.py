@@ -257,7 +257,8 @@ def _note(group: _GroupSoFar, event: HopFinished | ClientSkipped) -> None:
         Member(event.client, event.node or "", "", event.samples), ModelRef(event.model or ""), event.update_length
     )
     group.hops[event.position :] = [hop]
-    group.moved += Moved(event.bytes, 0) if event.via == "node" else Moved(0, event.bytes)
+    direct = event.bytes if event.via == "node" else 0
+    group.moved += Moved(direct, event.bytes - direct, event.travelled or 0)
     group.skipped.pop(event.client, None)
     # A member skipped before this hop would now train out of its turn; a member skipped later has not missed its turn.
     group.settled = dict(group.skipped)

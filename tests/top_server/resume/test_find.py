@@ -138,9 +138,10 @@ def test_turns_of_all_rounds_are_found_and_a_damaged_one_is_told(tmp_path: Path)
 
 
 def test_bytes_that_a_group_had_moved_count(tmp_path: Path) -> None:
-    found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1, 2]), hop(0, 0, 0), hop(0, 1, 1), hop(0, 2, 2)]))
+    hops = [hop(0, 0, 0), {**hop(0, 1, 1), "travelled": 30, "coding": "coded"}, {**hop(0, 2, 2), "travelled": 12}]
+    found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1, 2]), *hops]))
     assert found.interrupted is not None
-    assert found.interrupted.traces[0].moved == Moved(101 + 102, 100)
+    assert found.interrupted.traces[0].moved == Moved(101 + 102, 100, 30 + 12)
 
 
 def test_offences_since_the_last_state_count(tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ class HopFinished(GroupEvent):
     samples: int = told("training samples of the client")
     update_length: float = told("Euclidean length of the update; 0 without `--update-norm-limit`")
     bytes: int = told("bytes of start weights that the node fetched")
+    travelled: int = told("of these, the bytes that came over a connection, after coding", default=ABSENT)
+    coding: str = told(
+        "how they came: `raw`, `coded` against a base, `packed` (coded without a base), or through shared `memory`; "
+        "empty: no transfer",
+        default=ABSENT,
+    )
     model: str | None = told("id of the result")
     node: str
     via: str | None = told("source of the start: `node`, `manager` or `top_server`; `local` or `own`: no transfer")
@@ -152,6 +158,10 @@ class RoundFinished(RoundEvent):
     seconds: float = told("time of the round", default=None)
     bytes_direct: int = told("bytes of weights that moved from node to node", default=None)
     bytes_relayed: int = told("bytes of weights that moved through managers or the top server", default=None)
+    bytes_travelled: int = told(
+        "bytes that travelled over connections for these weights, after coding; none through shared memory",
+        default=ABSENT,
+    )
     cpd_median: float | None = told(
         "median distance of the groups' class distributions: how unlike the groups are", default=None
     )
