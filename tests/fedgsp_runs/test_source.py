@@ -131,7 +131,7 @@ def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pyte
         "def same(one): return one\n\n@same\nclass Mine(Base):\n    def two(self): return 2\n\nafter = 1",
     ]
     for number, text in enumerate(cells):
-        name = f"/tmp/ipykernel_7/{number}.py"
+        name = f"ipykernel_7/{number}.py"
         monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
         exec(compile(text, name, "exec"), vars(module))
     text = module_of(module.Mine)
