@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.reference import State, cast, is_float, stream, stream_seed, weighted_mean
+from tests.support.reference import State, as_numpy, cast, is_float, stream, stream_seed, weighted_mean
 from tests.support.reference_groups import Arrays, GroupReference, Partition, Played
 from top_server.grouping import GROUPINGS, GroupingRequest
 
@@ -293,4 +293,4 @@ def _apart(some: State, other: State) -> float:
 
 
 def _state(module: nn.Module) -> State:
-    return {name: tensor.detach().numpy().copy() for name, tensor in module.state_dict().items()}
+    return {name: as_numpy(tensor.detach()).copy() for name, tensor in module.state_dict().items()}

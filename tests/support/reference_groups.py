@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tests.support.cluster import Finished
-from tests.support.reference import Reference, State, assert_same_bits, stream, stream_seed, weighted_mean
+from tests.support.reference import Reference, State, as_torch, assert_same_bits, stream, stream_seed, weighted_mean
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging.weighing import WEIGHINGS
 from top_server.record.model_files import load
@@ -273,7 +273,7 @@ class GroupReference(Reference):
 
     def module(self, state: State) -> torch.nn.Module:
         model = self.task.model()
-        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+        model.load_state_dict({name: as_torch(array.copy()) for name, array in state.items()})
         return model
 
     def _right(self, state: State, client: int, part: str) -> float:
