@@ -274,10 +274,10 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         """The credentials with which the channel for orders at an address was made; None without TLS."""
         return self._shown.get((address, False))
 
-    async def drop(self, address: str) -> None:
-        """Close the channels to an address, if there are any."""
-        for models in (False, True):
-            await self._drop((address, models))
+    async def drop(self, address: str, models: bool = True) -> None:
+        """Close the channels to an address, if there are any; without `models`, the channel for orders alone."""
+        for key in ((address, False), (address, True))[: 1 + models]:
+            await self._drop(key)
 
     async def _drop(self, key: _Key) -> None:
         channel = self._open.pop(key, None)

@@ -6,6 +6,9 @@ LOST_AFTER_S = 3.5
 LEAST_LOST_AFTER_S = 1.0
 #: Largest value: a transfer without progress has ended by then.
 MOST_LOST_AFTER_S = 30.0
+#: After the end of its connection, a peer may come back within this share of --lost-after before it counts as gone. A
+#: connection also ends because one of its ends was frozen. A dead peer is noticed within the sum of both times.
+RETURN_SHARE, LEAST_RETURN_S = 0.4, 1.0
 #: Longest wait for a connection, in seconds. A peer that cannot be dialled is served in another way.
 MOST_DIAL_S = 5.0
 #: gRPC's windows to another machine, in bytes. Orders and reports have a connection with a small window. Models have a
@@ -14,6 +17,11 @@ MOST_DIAL_S = 5.0
 ORDER_WINDOW_BYTES = 256 * 1024
 MODEL_WINDOW_BYTES = 64 * 1024 * 1024
 SERVER_WINDOW_BYTES = 16 * 1024 * 1024
+
+
+def return_s(lost_after_s: float) -> float:
+    """How long a peer whose connection has ended may take to come back, in seconds."""
+    return max(LEAST_RETURN_S, RETURN_SHARE * lost_after_s)
 
 
 def window(size: int) -> list[tuple[str, int]]:

@@ -239,6 +239,9 @@ async def fetch(
         raise WeightsError(
             FailureCode.NO_SUCH_MODEL if unknown else FailureCode.UNREACHABLE, describe(error)
         ) from error
+    except asyncio.CancelledError:
+        _check_not_closed()
+        raise
     finally:
         answers.end()
         call.cancel()
@@ -330,8 +333,18 @@ async def upload(
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
+    except asyncio.CancelledError:
+        _check_not_closed()
+        raise
     finally:
         call.cancel()
+
+
+def _check_not_closed() -> None:
+    """Raises WeightsError if a call was cancelled and its task was not: then this process has closed the channel."""
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        raise WeightsError(FailureCode.UNREACHABLE, "the connection was lost") from None
 
 
 async def _write(call: Any, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The connection of a node to one manager: orders come in and reports go out, until one side leaves."""
+"""The work of a node for one manager: orders come in and reports go out, by one connection after the other."""
 
 import asyncio
 import functools
@@ -38,6 +38,7 @@ from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import models_of
 from fedgsp_node.receipts import Receipts
+from fedgsp_node.running import Running
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ REMEMBERED_REPORTS = 256
 #: Most bytes of reports that a manager has not read yet, and most characters of a name in an order.
 MOST_UNREAD_BYTES, MOST_NAME = 64 << 20, 500
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
+#: How often an upload is tried by one connection to a manager, and the pause between two tries in seconds.
+UPLOADS, AGAIN_AFTER_S = 3, 0.5
 
 
 class OrderLog:
@@ -79,7 +82,11 @@ class OrderLog:
 
 
 class Attachment:
-    """Carries out the orders of one manager. Orders run concurrently; only the training slot serialises them."""
+    """Carries out the orders of one manager. Orders run concurrently; only the training slot serialises them.
+
+    Orders outlast a connection. When the node has another one, the manager sends again the orders that it still waits
+    for. What was done meanwhile is then reported.
+    """
 
     def __init__(
         self,
@@ -91,12 +98,17 @@ class Attachment:
         door: Door | None = None,
         receipts: Receipts | None = None,
         line: Line | None = None,
+        process: str = "",
+        running: Running | None = None,
     ) -> None:
         """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders.
 
         `receipts` signs results and keeps what was signed. Models are uploaded by `line`, or else by the channel for
-        orders.
+        orders. By the name of this `process`, the manager knows it when it comes back. `running` has the orders of all
+        managers.
         """
+        self._process = process
+        self._all_running = running or Running()
         self._receipts = receipts or Receipts()
         self._line = line or Line.of(channel)
         self._channel = channel
@@ -109,35 +121,64 @@ class Attachment:
         self._unread_bytes = 0
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
+        #: Set while there is a connection, as far as is known.
+        self._connected = asyncio.Event()
+        self._connections = 0
+        #: Whether the last connection came about, and brought nothing that is wrong.
+        self.reached = False
+
+    def use(self, channel: grpc.aio.Channel, receipts: Receipts, line: Line) -> None:
+        """Goes on with another channel, and what belongs to it."""
+        self._channel, self._receipts, self._line = channel, receipts, line
 
     async def serve(self) -> tuple[bool, str]:
+        """Takes orders by one connection, as `stay`, and ends with it."""
+        try:
+            return await self.stay()
+        finally:
+            await self.close()
+
+    async def stay(self) -> tuple[bool, str]:
         """Takes orders until the stream ends; returns whether the manager ended it, and the reason."""
+        self._reports, self._unread_bytes, self.reached = asyncio.Queue(), 0, False
+        self._connections += 1
         self._report(self._attached)
         attach = stream(self._channel, "/fedgsp.v1.OrderService/Attach", order_pb2.Order)
-        call = attach(self._outgoing(), metadata=shown(self._ticket))
+        call = attach(self._outgoing(self._reports), metadata=shown(self._ticket, self._process))
         progress = asyncio.create_task(self._report_progress())
+        self._connected.set()
         try:
             async for proto in call:
+                self.reached = True
                 if isinstance(proto, Unreadable):
+                    self.reached = False
                     return False, f"its order {proto.why}"
                 order = wire.decode(Order, proto)
                 if flaw := self._flaw(order):
+                    self.reached = False
                     return False, flaw
                 self._take(order)
             return True, "the manager closed the stream"
         except grpc.aio.AioRpcError as error:
             return False, describe(error)
         finally:
+            self._connected.clear()
             progress.cancel()
-            running = list(self._running.values())
-            for task in running:
-                task.cancel()
             self._reports.put_nowait(None)
             call.cancel()
-            await asyncio.gather(*running, progress, return_exceptions=True)
+            await asyncio.gather(progress, return_exceptions=True)
 
-    async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
-        while (report := await self._reports.get()) is not None:
+    async def close(self) -> None:
+        """Ends all orders of this manager."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _outgoing(
+        self, reports: asyncio.Queue[order_pb2.NodeReport | None]
+    ) -> AsyncIterator[order_pb2.NodeReport]:
+        while (report := await reports.get()) is not None:
             self._unread_bytes -= report.ByteSize()
             yield report
 
@@ -171,6 +212,7 @@ class Attachment:
             self._door.reach(key.run, key.round)
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
             self._running[key] = task
+            self._all_running.begin(key, task)
             task.add_done_callback(functools.partial(self._ended, key, order))
 
     def _ended(self, key: OrderKey, order: Order, task: asyncio.Task[None]) -> None:
@@ -214,6 +256,20 @@ class Attachment:
         self._send(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
+        """Uploads a model. If the connection is lost, the upload waits for the next one."""
+        tries, connection = 0, self._connections
+        while True:
+            try:
+                return await self._try_upload(model_id, weights, ticket, receiver)
+            except WeightsError as error:
+                tries = tries + 1 if connection == self._connections else 1
+                if error.failure.code is not FailureCode.UNREACHABLE or tries == UPLOADS:
+                    raise
+            connection = self._connections
+            await asyncio.sleep(AGAIN_AFTER_S)
+            await self._connected.wait()
+
+    async def _try_upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
         try:
             channel = await self._line.dial()
         except UserError as error:
@@ -230,6 +286,7 @@ class Attachment:
         last_mark, last_s = -1, 0.0
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
+            self.reached |= self._channel.get_state() is grpc.ChannelConnectivity.READY
             mark, computed_s = self._worker.mark, self._worker.computed_s
             if (mark != last_mark or computed_s >= last_s + LEAST_COMPUTED_S) and self._running:
                 self._report(Progress(tuple(OrderProgress(key, mark, computed_s) for key in self._running)))

@@ -57,14 +57,17 @@ class Fetcher:
         top_server_host: str,
         not_dialled: Callable[[str], str] = lambda _: "",
         bases: Bases | None = None,
+        joined: asyncio.Event | None = None,
     ) -> None:
         """`not_dialled` says why an address may not be dialled; it returns an empty text if the address may be.
 
-        Models may come coded against one of `bases`.
+        Models may come coded against one of `bases`. `joined` is set while this node has a connection with its top
+        server. Otherwise its link is probably cut.
         """
         #: Against these, models come and go in code.
         self.bases = bases or Bases(RAW)
         self._not_dialled = not_dialled
+        self._joined = joined
         self._store = store
         self._channels = channels
         #: The tensors of the model of the run.
@@ -136,17 +139,21 @@ class Fetcher:
         return weights
 
     async def _try_all(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
-        for _ in range(TRIES - 1):
+        tries = 0
+        while True:
             try:
                 return await self._try_each(start, expected)
             except WeightsError as error:
+                if error.failure.code is not FailureCode.UNREACHABLE:
+                    raise
+                if self._joined is not None and not self._joined.is_set():
+                    await self._joined.wait()  # the manager has called the order off if it does not want it any more
+                    continue
                 # A server may be frozen for a moment, and the run with it. For a peer, another source stands in.
-                if error.failure.code is not FailureCode.UNREACHABLE or not any(
-                    source.kind in _SERVERS for source in start.sources
-                ):
+                tries += 1
+                if tries == TRIES or not any(source.kind in _SERVERS for source in start.sources):
                     raise
             await asyncio.sleep(AGAIN_AFTER_S)
-        return await self._try_each(start, expected)
 
     async def _try_each(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import logging
 import re
 import secrets
@@ -14,16 +13,14 @@ import torch
 
 from fedgsp import access, local_key, windows, wire
 from fedgsp.access import shown
-from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
+from fedgsp.addresses import is_near, is_wildcard, split_address
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
-from fedgsp.cleartext import check_cleartext, leaves_machine
+from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, Role, node
-from fedgsp.identity import manager as manager_of
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
-    Attached,
     AttachTo,
     Failure,
     FailureCode,
@@ -47,13 +44,14 @@ from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
 from fedgsp_node import devices
-from fedgsp_node.attachment import Attachment, OrderLog
+from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
 from fedgsp_node.hello import hello_of
+from fedgsp_node.managers import Managers
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
@@ -66,15 +64,19 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
-#: Attempts in a row to reach a manager before it counts as gone; about 12 seconds if connections are refused.
-REDIALS = 5
 #: What the id of a run must look like: it is part of the names of files in --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
 _PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.TOO_MANY, FailureCode.RUN_OVER)
-#: A connection that lasted longer than this was established and ended; a shorter one counts as a failed attempt.
-LONGEST_DIAL_S = 30.0
+
+
+def patience_s(settings: NodeSettings, has_joined: bool, is_stopped: bool) -> float:
+    """For how long a node looks for a top server, in seconds.
+
+    `has_joined`: it has joined a run. `is_stopped`: the top server of that run has stopped it.
+    """
+    return settings.return_timeout if has_joined and not is_stopped else settings.connect_timeout
 
 
 async def run(settings: NodeSettings) -> None:
@@ -118,7 +120,8 @@ async def run(settings: NodeSettings) -> None:
             if settings.peer_listen and not policy.hosts and not is_near(host):
                 logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
             guard = Guard(clients.hosted, store, policy, dialling)
-            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases)
+            joined = asyncio.Event()
+            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases, joined)
             worker = Worker(clients, store, fetcher, slot, guard)
             with receipt_log(settings.state_dir) as log:
 
@@ -126,9 +129,8 @@ async def run(settings: NodeSettings) -> None:
                     """Those of one connection to a manager, signed with the key of the certificate shown there."""
                     return Receipts(Signer(shown.key, shown.cert) if shown else None, log)
 
-                await _Node(
-                    settings, clients, channels, store, worker, peer_address, door, name, revoked, receipts
-                ).live()
+                of_run = (settings, clients, channels, store, worker, peer_address, door)
+                await _Node(*of_run, name, revoked, receipts, joined).live()
     finally:
         slot.close()
 
@@ -188,8 +190,12 @@ class _Node:
         name: str = "",
         revoked: Revocations | None = None,
         receipts: Callable[[Tls | None], Receipts] = lambda _: Receipts(),
+        joined: asyncio.Event | None = None,
     ) -> None:
-        """`name` is that of its certificate, if it has one. `revoked` is told whose calls are refused."""
+        """`name` is that of its certificate, if it has one. `revoked` is told whose calls are refused.
+
+        `joined` is set while the node has a connection with its top server.
+        """
         self._revoked = revoked or Revocations()
         self._guard = worker.guard
         self._settings = settings
@@ -202,11 +208,12 @@ class _Node:
         self._hello = hello_of(settings, clients, self._name, peer_address)
         self._log = OrderLog()
         self._joins = SeldomLog(logger, logging.INFO, "time")
-        self._ends = SeldomLog(logger, logging.INFO, "connection")
-        self._receipts = receipts
-        self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
         self._process = secrets.token_hex(16)
+        insecure = settings.insecure if settings.tls_files is None else None
+        of_node = (self._name, self._process, self._top_host, insecure)
+        self._joined = joined or asyncio.Event()
+        self._managers = Managers(*of_node, channels, worker, door, self._log, receipts, self._joined)
 
     async def live(self) -> None:
         """Joins the top server, again after each loss of the connection, until the run is over."""
@@ -234,8 +241,9 @@ class _Node:
                         pass
                 if joined:
                     retry_s, alone_since, stopped = FIRST_RETRY_S, loop.time(), leave
-                if loop.time() - alone_since > self._settings.connect_timeout:
-                    raise self._alone(stopped, reason)
+                most_s = patience_s(self._settings, self._run_id != "", stopped is not None)
+                if loop.time() - alone_since > most_s:
+                    raise self._alone(stopped, reason, most_s)
                 why = "as before" if reason == told else reason
                 logger.warning("no top server at %s (%s); next try in %.1f s", self._settings.top_server, why, retry_s)
                 told = reason
@@ -243,10 +251,10 @@ class _Node:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
         finally:
             self._guard.sum_up()
-            await self._detach()
+            await self._managers.detach()
 
-    def _alone(self, stopped: Leave | None, reason: str) -> UserError:
-        waited = f"for {self._settings.connect_timeout:.0f} s"
+    def _alone(self, stopped: Leave | None, reason: str, seconds: float) -> UserError:
+        waited = f"for {seconds:.0f} s"
         if stopped is not None:
             return RunError(f"the run ended: {stopped.reason}; nobody resumed it {waited}")
         return PeerError(
@@ -294,9 +302,10 @@ class _Node:
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")
                         joined = True
+                        self._joined.set()
                         self._door.change(welcome.key)
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
-                            await self._detach()
+                            await self._managers.detach()
                             self._store.clear()
                             await self._worker.extend(welcome.additions)
                             self._worker.open(run_id)
@@ -307,7 +316,7 @@ class _Node:
                         made = await self._worker.make_constants(seed)
                         said.put_nowait(dataclasses.replace(self._hello, constants=made))
                     case AttachTo() as manager:
-                        self._attach(manager)
+                        self._managers.attach(self._run_id, manager)
                     case Failure(code, detail):
                         why = detail or f"it gave no reason ({code.name.lower()})"
                         if self._run_id and code in _PASSING:
@@ -324,6 +333,7 @@ class _Node:
                 raise PeerError(f"the top server refused this node: {REASON}") from None
             return joined, describe(error)
         finally:
+            self._joined.clear()
             ended.set()
             call.cancel()
 
@@ -333,61 +343,3 @@ class _Node:
         for _ in range(2 if self._hello.constants else 1):
             yield wire.encode(NodeMessage(await said.get()))
         await ended.wait()  # the stream stays open for the whole stay
-
-    def _attach(self, manager: AttachTo) -> None:
-        try:
-            address = resolve(manager.address, self._top_host)
-            forbidden = self._guard.dialling.why_not(manager.address)
-            if self._settings.tls_files is None:
-                check_cleartext("the manager at", address, self._settings.insecure)
-        except ConfigError as error:
-            self._guard.log(f"manager={manager.manager[:100]} cannot be dialled: {error.what}")
-            return
-        if forbidden:
-            self._guard.log(f"manager {manager.manager[:100]!r} at {forbidden}")
-        elif manager.manager not in self._attachments and self._guard.may_attach(manager.manager, self._attachments):
-            task = asyncio.create_task(
-                self._serve(manager.manager, address, manager.ticket), name=f"manager {manager.manager}"
-            )
-            self._attachments[manager.manager] = task
-            task.add_done_callback(functools.partial(self._detached, manager.manager))
-
-    def _detached(self, manager: str, task: asyncio.Task[None]) -> None:
-        if self._attachments.get(manager) is task:
-            del self._attachments[manager]
-
-    async def _serve(self, manager: str, address: str, ticket: bytes) -> None:
-        """Serves a manager, and connects again after a loss of the network: nobody else tells this node to do so."""
-        loop = asyncio.get_running_loop()
-        attached = Attached(self._run_id, self._name, manager)
-        over, tries = False, 0
-        while not over and tries < REDIALS:
-            begin = loop.time()
-            try:
-                channel = await self._channels.to(address, manager_of(manager))
-            except UserError as error:
-                over, reason = False, str(error)
-            else:
-                attachment = Attachment(
-                    channel,
-                    attached,
-                    self._worker,
-                    self._log,
-                    ticket,
-                    self._door,
-                    self._receipts(self._channels.shown_at(address)),
-                    self._channels.line(address, manager_of(manager)),
-                )
-                over, reason = await attachment.serve()
-            self._ends.line(f"manager={manager[:100]}: the connection ended: {reason}")
-            await self._channels.drop(address)
-            tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1
-            if not over:
-                await asyncio.sleep(FIRST_RETRY_S * 2**tries)
-
-    async def _detach(self) -> None:
-        tasks = list(self._attachments.values())
-        self._attachments.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

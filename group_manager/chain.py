@@ -9,6 +9,7 @@ are still to be made. A hop that is skipped leaves the list.
 
     back to WAITING   lose: the result is lost with its node, and the node is attached again
                       refuse of an earlier hop: this hop was trained from a bad model, or would be
+                      again: its order failed because a connection ended for a moment
     out of the chain  refuse: the order failed, or the model or its update is bad
                       lose: the node is not attached, or has lost MOST_LOSSES results
 
@@ -25,7 +26,7 @@ from fedgsp.messages import Failure, FailureCode, Member, RunGroupRequest
 from fedgsp.seeds import stream
 from group_manager.norm_limit import Lengths
 
-#: A member is skipped when its node has lost so many of its results in a round: it must not stop the others.
+#: A member is skipped when its node has lost so many of its results or orders in a round: it must not stop the others.
 MOST_LOSSES = 3
 
 
@@ -48,7 +49,7 @@ class Hop:
     digest: bytes = b""  # of its result, as its node reported it
     samples: int = 0
     length: float = 0.0  # of its update, if it was measured
-    losses: int = 0  # results of this round that were lost with its node
+    losses: int = 0  # results and orders of this round that were lost with its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,15 @@ class Chain:
             reports.append((self.hops[place].member, reason))
         self.done = min(self.done, place)
         return Decision(tuple(reports), release)
+
+    def again(self, hop: Hop, why: str) -> Decision | None:
+        """The order of the next hop, or to send the last model, is sent again; None if that was tried too often."""
+        hop.losses += 1
+        if hop.losses >= MOST_LOSSES:
+            return None
+        for later in self.hops[self.done :]:
+            later.state = HopState.WAITING
+        return Decision(((hop.member, f"{why}: it is asked again"),))
 
     def lose(self, holds: Callable[[str], bool], attached: Callable[[str], bool]) -> Decision | None:
         """Cuts the trail back to the last model that its node still holds; None if that is the last one.

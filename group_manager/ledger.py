@@ -42,7 +42,7 @@ from fedgsp.messages import Failure, Member, RunGroupRequest, Source
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from group_manager.members import PendingOrder
+    from group_manager.sessions import PendingOrder
 
 
 class Origin(Enum):

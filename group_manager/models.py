@@ -25,8 +25,8 @@ from fedgsp.model_store import ModelStore
 from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
-from group_manager.members import Outcome
 from group_manager.orders import Orders, Reports
+from group_manager.sessions import Outcome
 from group_manager.tickets import Tickets
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.

@@ -1,12 +1,11 @@
 """What one group sends: orders to its nodes, and events to the top server."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fedgsp.encoding import wire_bytes
 from fedgsp.messages import (
-    Cancel,
     Discriminated,
     Evaluated,
     Failure,
@@ -38,7 +37,8 @@ from fedgsp.weights import Weights
 from fedgsp.windows import machine
 from group_manager.deadline import need
 from group_manager.ledger import Ledger
-from group_manager.members import Members, Outcome, PendingOrder
+from group_manager.members import Members
+from group_manager.sessions import Outcome, PendingOrder
 from group_manager.tickets import Tickets
 
 
@@ -58,9 +58,9 @@ class Orders:
         request = self._request
         return OrderKey(request.round, task, request.group, position, attempt, request.run_id, request.serial)
 
-    def submit(self, member: Member, key: OrderKey, work: Work) -> PendingOrder:
-        """Sends an order to the node that hosts a member."""
-        pending = self._submit(member.node, Order(key, member.client, work))
+    def submit(self, member: Member, key: OrderKey, work: Work, patient: bool = False) -> PendingOrder:
+        """Sends an order to the node that hosts a member. A `patient` order waits for a node that is away."""
+        pending = self._submit(member.node, Order(key, member.client, work), patient)
         produces = getattr(work, "produces", "")
         if produces:
             self._ledger.promise(produces, pending, isinstance(work, Train) and work.bring)
@@ -68,16 +68,19 @@ class Orders:
             self._ledger.promise(update_of(produces), pending)
         return pending
 
-    async def outcome(self, pending: PendingOrder, in_turn: bool = True) -> Outcome:
+    async def outcome(
+        self, pending: PendingOrder, in_turn: bool = True, beside: Sequence[PendingOrder] = ()
+    ) -> Outcome:
         """The outcome of an order; a failure if it makes no progress for the stall timeout of the request.
 
-        `in_turn`: the order waited for other orders until now, so that its stall clock starts with this call.
+        `in_turn`: the order waited for other orders until now, so that its stall clock starts with this call. While
+        orders `beside` it are being carried out, a patient order also waits for a node that is away.
         """
-        return await self._members.outcome(pending, self._request.stall_timeout_s, in_turn)
+        return await self._members.outcome(pending, self._request.stall_timeout_s, in_turn, beside)
 
     def cancel(self, pending: PendingOrder) -> None:
         """Cancels an order."""
-        self._members.tell(pending.node, Order(pending.key, 0, Cancel()))
+        self._members.cancel(pending)
 
     def holds(self, model_id: str) -> bool:
         """Whether the maker of a model still has it: the model is not released, and the node has not left since."""
@@ -128,8 +131,9 @@ class Orders:
         self._numbers[task] += 1
         return self.key(task, self._numbers[task])
 
-    def _submit(self, node: str, order: Order) -> PendingOrder:
-        pending = self._members.submit(node, self._tickets.stamped(order, node), need(self._request, node, order))
+    def _submit(self, node: str, order: Order, patient: bool = False) -> PendingOrder:
+        stamped = self._tickets.stamped(order, node)
+        pending = self._members.submit(node, stamped, need(self._request, node, order), patient)
         self._open.append(pending)
         return pending
 

@@ -11,13 +11,15 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.access import AccessControl, Caller, caller
+from fedgsp.awake import Awake
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
+from fedgsp.lifecycle import beside
 from fedgsp.limits.gate import decoded
 from fedgsp.link_choice import RAW
-from fedgsp.liveness import LOST_AFTER_S
+from fedgsp.liveness import LOST_AFTER_S, return_s
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -26,6 +28,7 @@ from fedgsp.messages import (
     GroupResult,
     MemberSkipped,
     NodeReport,
+    Order,
     Release,
     RunGroupRequest,
     Served,
@@ -42,8 +45,9 @@ from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.ledger import Origin
-from group_manager.members import Members, Session
+from group_manager.members import Members
 from group_manager.requests import refusal
+from group_manager.sessions import Session
 
 logger = logging.getLogger(__name__)
 
@@ -77,19 +81,24 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
-        session = await self._members.attach(hello.node, caller().certificate)
+        session = await self._members.attach(hello.node, caller().certificate, caller().process)
+        outbox = session.outbox  # if the node comes back by another connection, the session has another one
         logger.info("node=%s attached", hello.node)
-        reading = asyncio.create_task(self._read(requests, session, context), name=f"reports of {hello.node}")
+        reading = asyncio.create_task(self._read(requests, session, outbox, context), name=f"reports of {hello.node}")
         try:
-            while (order := await session.outbox.get()) is not None:
+            while (order := await outbox.get()) is not None:
                 yield wire.encode(order)
         finally:
             reading.cancel()
-            await self._members.detach(session)
+            await self._members.detach(session, outbox)
             logger.info("node=%s left", hello.node)
 
     async def _read(
-        self, requests: AsyncIterator[order_pb2.NodeReport], session: Session, context: grpc.aio.ServicerContext
+        self,
+        requests: AsyncIterator[order_pb2.NodeReport],
+        session: Session,
+        outbox: asyncio.Queue[Order | None],
+        context: grpc.aio.ServicerContext,
     ) -> None:
         try:
             async for proto in requests:
@@ -103,7 +112,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         except grpc.aio.AbortError as error:
             logger.warning("node=%s was disconnected: %s", session.node, error)
         finally:
-            await self._members.detach(session)
+            await self._members.detach(session, outbox)
 
 
 class GroupServicer(group_pb2_grpc.GroupServiceServicer):
@@ -257,12 +266,13 @@ async def serving(
     wire: str = RAW,
 ) -> AsyncIterator[str]:
     """The group manager serves while the body runs, which gets the bound address."""
-    members, store, revoked = Members(), ModelStore(), Revocations()
+    awake = Awake(asyncio.get_running_loop().time)
+    members, store, revoked = Members(return_s(lost_after_s), awake.time), ModelStore(), Revocations()
     door = Door(issuer.key_of(manager(name)))
     guard = AccessControl(
         dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None, revoked
     )
-    async with Channels(tls, lost_after_s, insecure) as channels:
+    async with beside(awake.keep_looking(), "clock"), Channels(tls, lost_after_s, insecure) as channels:
         server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
         me = Source(SourceKind.MANAGER, name, address)
         groups = GroupServicer(members, store, channels, me, issuer, door, revoked)

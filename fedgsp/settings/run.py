@@ -183,13 +183,14 @@ class RunConfig(RunFiles):
 
     min_nodes: int = setting(1, "number of nodes that the first round waits for", least=1, panel=PROCESSES)
     min_clients: int | None = setting(
-        None, "number of clients that the first round waits for", least=1, panel=PROCESSES
+        None, "number of clients that every round waits for", least=1, may_change=True, panel=PROCESSES
     )
     join_timeout: float = setting(
         120.0,
-        "how long to wait for these nodes and clients, and for a node to come back after all were lost",
+        "how long to wait for these nodes and clients; the run ends if they do not come",
         above=0,
         metavar="SECONDS",
+        may_change=True,
         panel=PROCESSES,
     )
     stall_timeout: float = setting(
@@ -326,6 +327,13 @@ class NodeSettings(ProxySettings):
     )
     connect_timeout: float = setting(
         120.0, "exit after this long without a top server", above=0, metavar="SECONDS", panel=CONNECTIONS
+    )
+    return_timeout: float = setting(
+        3600.0,
+        "exit after this long without the top server of a joined run; --connect-timeout holds after it has stopped",
+        above=0,
+        metavar="SECONDS",
+        panel=CONNECTIONS,
     )
     task: str = setting("digits", "a task by name, or your own task as module:factory", other_names=True, panel=WORK)
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=WORK)

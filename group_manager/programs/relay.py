@@ -5,14 +5,13 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 `group_manager.chain` decides what follows from a failure.
 """
 
-import asyncio
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained
 from fedgsp.weights import Weights
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
-from group_manager.members import PendingOrder
+from group_manager.sessions import PendingOrder
 from group_manager.update_norms import Norms
 
 #: Failures of a reader that may mean that the holder of its start is gone.
@@ -57,8 +56,9 @@ class _Walk:
         self._group = group
         self._norms = Norms(group) if group.request.most_update_ratio else None
         self._attempt = group.request.attempt * ATTEMPTS
-        self._since = 0.0  # loop time, in seconds, at which the turn of the next member began
+        self._since = 0.0  # time, in seconds, at which the turn of the next member began
         self._disputed: set[str] = set()  # models of which one reader has said that something else came
+        self._breaks: dict[str, int] = {}  # how often the connections of the nodes had ended at the last declaration
 
     async def recall(self) -> None:
         """Finds the last good model of a chain that another manager began."""
@@ -83,13 +83,28 @@ class _Walk:
                 await self._group.orders.check(last.member.node)
             if self._cut_back():
                 return None
-            stopped = self.chain.refuse(*await self._at_fault(stopped))
+            stopped = self._again(stopped) or self.chain.refuse(*await self._at_fault(stopped))
         self._carry_out(stopped)
         self._cut_back()
         return None
 
+    def _again(self, stopped: Failure) -> Decision | None:
+        """What to do if an order failed only because a connection ended, and came back meanwhile; else None."""
+        last, following, members = self.chain.last, self.chain.next, self._group.members
+        hop = following or last
+        if hop is None or not members.attached(hop.member.node):
+            return None
+        if stopped.code is FailureCode.NODE_LOST:
+            return self.chain.again(hop, f"node {hop.member.node} was away")
+        if stopped.code in HOLDER_GONE:
+            for node in dict.fromkeys(one.member.node for one in (last, following) if one is not None):
+                if members.breaks(node) > self._breaks.get(node, 0):
+                    return self.chain.again(hop, f"node {node} was away for a moment")
+        return None
+
     def _declare(self) -> deque[HopOrder]:
         group, request, orders = self._group, self._group.request, deque[HopOrder]()
+        self._breaks = {hop.member.node: group.members.breaks(hop.member.node) for hop in self.chain.hops}
         for position, before, hop in self.chain.declare(self._attempt):
             start = (
                 group.given_start(hop.member, keep=False)
@@ -97,10 +112,12 @@ class _Walk:
                 else group.trained_start(before.member, before.model_id, hop.member)
             )
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
-            pending = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
+            pending = group.orders.submit(
+                hop.member, group.orders.key("train", position, self._attempt), work, patient=True
+            )
             orders.append((hop, start.model_id, pending))
         self._attempt += 1
-        self._since = asyncio.get_running_loop().time()
+        self._since = group.members.time()
         return orders
 
     async def _watch(self, orders: deque[HopOrder]) -> Failure | Decision | None:

@@ -20,7 +20,7 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from group_manager.group import Group
-from group_manager.members import PendingOrder
+from group_manager.sessions import PendingOrder
 
 
 async def ask(group: Group) -> GroupResult | Failure:
@@ -33,9 +33,11 @@ async def ask(group: Group) -> GroupResult | Failure:
             lacking = Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with")
             group.reports.skipped(member, lacking)
         else:
-            asked.append((position, member, group.orders.submit(member, group.orders.key(task, position), work)))
+            key = group.orders.key(task, position)
+            asked.append((position, member, group.orders.submit(member, key, work, patient=True)))
+    everyone = [pending for *_, pending in asked]
     for position, member, pending in asked:
-        outcome = await group.orders.outcome(pending, in_turn=False)
+        outcome = await group.orders.outcome(pending, in_turn=False, beside=everyone)
         if isinstance(outcome, Failure):
             group.orders.cancel(pending)
             group.reports.skipped(member, outcome)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fedgsp import windows
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from group_manager.group import Group
-from group_manager.members import PendingOrder
+from group_manager.sessions import PendingOrder
 from group_manager.update_norms import Norms
 
 #: Orders per node that are in training, or whose results wait; bounds memory for any number of members.
@@ -97,9 +97,9 @@ async def _trained(
                 measure_accuracy=accuracy,
             )
             key = group.orders.key(request.program, position, request.attempt)
-            window.append((position, member, model_id, group.orders.submit(member, key, work)))
+            window.append((position, member, model_id, group.orders.submit(member, key, work, patient=True)))
         position, member, model_id, pending = window.popleft()
-        outcome = await group.orders.outcome(pending, in_turn=False)
+        outcome = await group.orders.outcome(pending, in_turn=False, beside=[order for *_, order in window])
         if isinstance(outcome, Trained):
             outcome = group.models.arrived(model_id, outcome)
         else:

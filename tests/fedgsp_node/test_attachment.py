@@ -54,14 +54,15 @@ from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
-from fedgsp_node import attachment, server
+from fedgsp_node import attachment, managers, server
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
-from group_manager.members import Members, Session
+from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
+from group_manager.sessions import Session
 from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER, OPEN
 from tests.support.scripted import let_others_run
@@ -309,7 +310,7 @@ async def test_orders_end_with_the_attachment_and_no_task_is_left() -> None:
 
 async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole node, with a top server that says but three things."""
-    monkeypatch.setattr(server, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(managers, "FIRST_RETRY_S", 0.01)
     over = asyncio.Event()
 
     class TopServer(membership_pb2_grpc.MembershipServiceServicer):

@@ -155,6 +155,21 @@ async def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPa
         assert (await failure(s.fetcher.get(Start("m", (source,))))).code is FailureCode.UNREACHABLE
 
 
+async def test_while_the_link_of_the_node_is_cut_nobody_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp_node.fetching.AGAIN_AFTER_S", 0.01)
+    async with scene() as s, nobody() as gone:
+        joined = asyncio.Event()
+        fetcher = Fetcher(s.store, s.channels, s.fetcher.tensors, "127.0.0.1", joined=joined)
+        source = Source(SourceKind.NODE, "n9", gone.address)
+        asking = asyncio.create_task(failure(fetcher.get(Start("m", (source,)))))
+        while gone.address not in fetcher._unreachable:  # noqa: ASYNC110 (nobody tells that a source has failed)
+            await asyncio.sleep(0)
+        await let_others_run()
+        assert not asking.done()
+        joined.set()  # the link works again: it was not the link
+        assert (await asking).code is FailureCode.UNREACHABLE
+
+
 async def test_a_peer_that_was_unreachable_is_still_the_last_resort() -> None:
     async with scene() as s, nobody() as gone:
         absent = Source(SourceKind.NODE, "n9", gone.address)

@@ -116,7 +116,7 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
                     ended = await living._join()
                 assert isinstance(ended, Leave) or ended[1]
         finally:
-            await living._detach()
+            await living._managers.detach()
         assert [entry.name for entry in folder.iterdir()] == ["state"]
 
 
@@ -138,7 +138,7 @@ async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCap
     ):
         living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())
         assert await soon(living._join()) == Leave(True, "done")
-        assert not living._attachments
+        assert not len(living._managers)
     assert "manager=m0 cannot be dialled: 'nowhere' is not an address" in caplog.text
 
 

@@ -31,7 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.updates import update_of
 from group_manager.deadline import Need
-from group_manager.members import flaw
+from group_manager.flaws import flaw
 
 REF = ModelRef("m", 8, b"digest")
 #: Every kind of work, and what answers it.

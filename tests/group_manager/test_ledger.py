@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fedgsp.messages import Member, ModelRef, Order, OrderKey, Part, Source, SourceKind, Trained
 from group_manager.ledger import Copy, Ledger, LedgerError, Origin
-from group_manager.members import PendingOrder
+from group_manager.sessions import PendingOrder
 from tests.support.real_manager import REF, request
 
 OLD, ELSEWHERE = Part(ModelRef("old"), "n1", 1.0, 1), Part(ModelRef("elsewhere"), "", 1.0)

@@ -18,7 +18,8 @@ from fedgsp.messages import (
     OrderProgress,
     Progress,
 )
-from group_manager.members import Members, Session
+from group_manager.members import Members
+from group_manager.sessions import Session
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from fedgsp.messages import Describe, Described, Done, FailureCode, Order, OrderKey, OrderProgress, Progress
-from group_manager.members import Members, Session
+from group_manager.members import Members
 from group_manager.pace import SLOWER, Pace
+from group_manager.sessions import Session
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 

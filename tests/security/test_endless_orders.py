@@ -30,7 +30,8 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from group_manager.deadline import LEAST_STALLS, LONGER_ORDERS, MOST_S, PATIENCE, UNKNOWN, Deadlines, Need, need
-from group_manager.members import Members, PendingOrder, Session
+from group_manager.members import Members
+from group_manager.sessions import PendingOrder, Session
 from tests.support.clock import Clock
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
-from fedgsp.access import AccessControl, Caller
+from fedgsp.access import PROCESS, AccessControl, Caller
 from fedgsp.identity import manager, node
 from fedgsp.tickets import Issuer, Ticket, Verb
 
@@ -42,7 +43,8 @@ class Open(AccessControl):
         self._everybody = everybody
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
-        return self._everybody
+        process = str(dict(context.invocation_metadata() or ()).get(PROCESS, ""))
+        return dataclasses.replace(self._everybody, process=process) if process else self._everybody
 
 
 OPEN = Open()

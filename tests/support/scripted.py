@@ -44,7 +44,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError, check_finite
-from group_manager.members import Session
+from group_manager.sessions import Session
 from tests.support.scripted_networks import Script
 
 if TYPE_CHECKING:

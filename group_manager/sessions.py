@@ -1,0 +1,138 @@
+"""The sessions of nodes with a manager, and their orders. A session may outlast its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from fedgsp.messages import Cancel, Failure, FailureCode, Order, OrderKey, Recalled, Result
+from group_manager.deadline import UNKNOWN, Need
+
+#: Progress reports that come sooner after the last one are not read.
+LEAST_BETWEEN_PROGRESS_S = 0.5
+#: Orders without an outcome that are remembered for a node that comes back, and orders that it is told to call off.
+MOST_TOLD, MOST_GIVEN_UP = 256, 4096
+
+Outcome = Result | Recalled | Failure | None
+
+
+@dataclass(slots=True, eq=False)
+class PendingOrder:
+    """An order and its outcome, once that is known."""
+
+    key: OrderKey
+    node: str
+    session: Session | None  # None: the node was not attached
+    outcome: asyncio.Future[Outcome]
+    touched: float  # time of the last report about it, in seconds
+    order: Order
+    begun: float = 0.0  # time at which it could begin, in seconds
+    silence: float = 0.0  # longest time between two reports so far, in seconds
+    mark: int = -1  # of the last progress report
+    computed_s: float = 0.0  # processor time of its node by the last progress report
+    computed: float = -math.inf  # time of the last report that shows more of it
+    need: Need = UNKNOWN
+    reports: int = 0  # of progress, so far
+    receipt: bytes = b""  # of the node for the result
+    ended: float = 0.0  # time of the node's last report about it, in seconds
+    #: Whether it may still be done when its node comes back late; whoever waits for its outcome decides how late.
+    patient: bool = False
+
+    def touch(self, now: float) -> None:
+        """Notes a report about it."""
+        self.silence, self.touched = max(self.silence, now - self.touched), now
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """What a manager knows of one process of a node. Orders wait in `outbox`; None there ends the stream.
+
+    The session goes on when the same process comes back after a loss of its connection.
+    """
+
+    node: str
+    #: The certificate that the node has shown, in PEM; empty without TLS.
+    certificate: bytes = b""
+    #: The number that the process of the node drew when it started; empty if it told none, and cannot come back.
+    process: str = ""
+    outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
+    pending: dict[OrderKey, PendingOrder] = field(default_factory=dict)
+    #: Time at which its connection ended; None while it has one.
+    away_since: float | None = None
+    #: Done when its connection has ended; another one after it has come back.
+    left: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    #: How often its connection has ended.
+    breaks: int = 0
+    progress_at: float = -math.inf  # loop time of the last progress report that was read
+    done_at: float = -math.inf  # time at which the last order was done
+    #: Orders without an outcome, and when they were sent: the last of them may not have arrived.
+    told: deque[tuple[float, Order]] = field(default_factory=lambda: deque(maxlen=MOST_TOLD))
+    #: Orders that were given up while it was away. It is told when it comes back.
+    given_up: deque[OrderKey] = field(default_factory=lambda: deque(maxlen=MOST_GIVEN_UP))
+
+    def progress_is_due(self) -> bool:
+        """Whether a progress report that came now should be read; a node sends one per second."""
+        now = asyncio.get_running_loop().time()
+        if now - self.progress_at < LEAST_BETWEEN_PROGRESS_S:
+            return False
+        self.progress_at = now
+        return True
+
+    def is_of(self, process: str, certificate: bytes) -> bool:
+        """Whether this is the session of that process, which has kept its orders and models."""
+        return self.process == process != "" and self.certificate == certificate
+
+    def send(self, order: Order) -> None:
+        """Sends an order if the node is there; otherwise it is sent when the node comes back."""
+        if self.away_since is None:
+            self.outbox.put_nowait(order)
+
+    def tell(self, order: Order, now: float) -> None:
+        """Sends an order that has no outcome."""
+        self.told.append((now, order))
+        self.send(order)
+
+    def leave(self, now: float) -> None:
+        """Its connection ended."""
+        self.away_since = now
+        self.breaks += 1
+        self.left.set_result(None)
+        self.outbox.put_nowait(None)
+
+    def come_back(self, now: float, unsure_s: float) -> None:
+        """Its process has another connection. All orders are sent again: the node carries out none of them twice.
+
+        What was sent in the last `unsure_s` seconds of the old connection may not have arrived. The time away does not
+        count for the stall clock; the clock goes on, so that a node cannot hold up a run by coming and going.
+        """
+        left = now if self.away_since is None else self.away_since
+        self.outbox.put_nowait(None)  # to the older stream, which may not have ended yet
+        self.outbox = asyncio.Queue()
+        for key in self.given_up:
+            self.outbox.put_nowait(Order(key, 0, Cancel()))
+        self.given_up.clear()
+        for pending in self.pending.values():
+            pending.touched, pending.begun = pending.touched + now - left, pending.begun + now - left
+            self.outbox.put_nowait(pending.order)
+        for sent, order in self.told:
+            if sent >= left - unsure_s:
+                self.outbox.put_nowait(order)
+        if self.away_since is not None:
+            self.away_since, self.left = None, asyncio.get_running_loop().create_future()
+
+    def give_up(self, pending: PendingOrder, why: str) -> None:
+        """An order of a node that is away fails."""
+        if self.pending.pop(pending.key, None) is not None:
+            self.given_up.append(pending.key)
+        if not pending.outcome.done():
+            pending.outcome.set_result(Failure(FailureCode.NODE_LOST, why))
+
+    def end(self) -> None:
+        """Ends the stream, and all orders."""
+        self.outbox.put_nowait(None)
+        for pending in self.pending.values():
+            if not pending.outcome.done():
+                pending.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {self.node} is gone"))
+        self.pending.clear()
