@@ -35,11 +35,13 @@ READERS = {
 PURE = (
     "top_server/grouping/*",
     "top_server/merging/*",
+    "top_server/absences.py",
     "top_server/nodes/admission.py",
+    "top_server/nodes/departures.py",
     "top_server/progress.py",
     "top_server/teams.py",
     "fedgsp_node/policy.py",
-    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "norm_limit", "requests")),
+    *(f"group_manager/{name}.py" for name in ("absence", "chain", "flaws", "ledger", "norm_limit", "requests")),
 )
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {

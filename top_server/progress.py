@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from top_server.absences import Absences
 from top_server.best import Best
 from top_server.grouping import Plan
 from top_server.models import Held
@@ -45,6 +46,8 @@ class Progress:
     best: Best = kept(Best, Best.to_json, Best.from_json)
     #: How many of the last rounds, one after the other, trained nobody. Written by `rounds`.
     in_vain: int = kept(int, int, int)
+    #: Which clients missed which rounds. Written by `rounds`.
+    absences: Absences = kept(Absences, Absences.to_json, Absences.from_json)
     #: Figure -> the clients that it left out in the last evaluation. Written by `evaluation`.
     left_out: dict[str, list[int]] = kept(dict, dict, dict)
 

@@ -1,6 +1,7 @@
 """One round, from top to bottom: learn of the clients, form teams, train, merge, evaluate, record."""
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +15,20 @@ from fedgsp.seeds import stream
 from top_server.evaluation import VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
-from top_server.groups.run import MOST_TRIES, fresh_trace, run_group, shown
+from top_server.groups.missed import missed_in
+from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
 from top_server.merging import Merging
 from top_server.merging.weighing import WEIGHINGS
 from top_server.models import Changes, Holdings, Made
-from top_server.nodes.membership import RETURN_TIMEOUT_S
+from top_server.nodes.departures import RETURN_TIMEOUT_S
+from top_server.nodes.waiting import wait_for_round
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
 from top_server.record.events.evidence import ClientPlaced, TimesExpected
 from top_server.record.events.rounds import (
+    ClientsAway,
     GroupFailed,
     GroupFinished,
     RoundFailed,
@@ -58,13 +62,15 @@ async def play(
     when some are back. `interrupted` is the round that an earlier top server of this run had begun.
     """
     begin = time.monotonic()
-    await _wait_for_clients(context)
+    await _wait_for_clients(context, number)
     clients = tuple(context.membership.clients)
     evidence: Evidence | None = None
-    for tries in range(MOST_TRIES):
+    counted, departures = 0, context.membership.departures
+    for tries in range(MOST_NUMBERED):
         if tries:
             await context.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, context.config.join_timeout))
-            await _wait_for_clients(context)
+            await _wait_for_clients(context, number)
+        before = departures.number
         try:
             if evidence is None:  # gathered once: gathering may use up what the last round left
                 evidence = await gather(progress, profile, number)
@@ -73,6 +79,9 @@ async def play(
         except AllLostError as error:
             context.journal.record(RoundFailed(round=number, reason=error.what))
             lost = error
+            counted += departures.number == before  # nobody left: the round itself may be the cause
+            if counted == MOST_TRIES:
+                break
     raise RunError(lost.what, lost.remedy)
 
 
@@ -87,7 +96,8 @@ async def _try(
     begun: Interrupted | None,
     begin: float,
 ) -> dict[str, Any]:
-    await _wait_for_clients(context)
+    await _wait_for_clients(context, number)
+    away = context.membership.departures.away()
     teams = await form_teams(context, progress, number, evidence)
     await begin_merging(context, merging, number, evidence)
     tasks = round_tasks(context.scheme, merging, context.holdings(progress.local_models), teams, evidence)
@@ -104,6 +114,11 @@ async def _try(
             reason=teams.reason,
         )
     )
+    for gone, seconds in away:
+        away_s, clients = round(seconds, 1), sorted(gone.clients)
+        context.journal.record(
+            ClientsAway(round=number, node=gone.node, clients=clients, seconds=away_s, reason=gone.reason)
+        )
     training = [
         asyncio.create_task(
             run_group(context, progress, number, task, manager, trace, reveals), name=f"group {task.number}"
@@ -118,6 +133,8 @@ async def _try(
         await asyncio.gather(*training, return_exceptions=True)
     for outcome in outcomes:  # only now, so that no group is judged by the groups that happened to finish before
         progress.update_lengths.extend(outcome.update_lengths)
+    progress.absences.note(number, missed_in(outcomes, away, context.membership.left_out))
+    progress.absences.came_back(number, context.membership.departures.take_returned())
     evaluated = validated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
@@ -156,11 +173,9 @@ def _traces(
     return [fresh] * len(tasks)
 
 
-async def _wait_for_clients(context: RunContext) -> None:
-    """Waits for a client if all have gone; raises RunError if none comes back."""
-    timeout = context.config.join_timeout
-    if not await context.membership.wait_for(1, 1, timeout):
-        raise RunError(f"no client came back for {timeout:.0f} s", "start the nodes again")
+async def _wait_for_clients(context: RunContext, number: int) -> None:
+    """Waits for clients if fewer are there than a round needs; raises RunError if they do not come."""
+    await wait_for_round(context.config, context.membership, context.journal, number)
 
 
 async def gather(progress: Progress, profile: AnyProfile, number: int) -> Evidence:
@@ -268,7 +283,7 @@ async def merge(
             trace = shown(outcome.task, outcome.trace.after(outcome), reveals)
             outcome = await run_group(context, progress, number, outcome.task, manager, trace, reveals)
             failure = await take_in(context, progress, merging, number, outcome)
-        outcomes.append(outcome)
+        outcomes.append(outcome if failure is None else dataclasses.replace(outcome, result=failure))
         _record_ends(context, number, outcome, failure)
         if failure is not None:
             failures.append(failure)

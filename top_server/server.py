@@ -13,9 +13,11 @@ from typing import Any
 
 from fedgsp import on_nodes, windows
 from fedgsp.addresses import loopback, split_address
+from fedgsp.awake import Awake
 from fedgsp.channels import Channels
 from fedgsp.errors import UserError
 from fedgsp.identity import TOP_SERVER, Identity, Role
+from fedgsp.lifecycle import beside
 from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
@@ -106,7 +108,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
         audit = stack.enter_context(opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None))
-        began = datetime.now(UTC)
+        began, awake = datetime.now(UTC), Awake(asyncio.get_running_loop().time)
+        await stack.enter_async_context(beside(awake.keep_looking(), "clock"))
         channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
@@ -126,6 +129,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             additions(config, scheme),
             audit=audit,
             constants_seed=derive(config.seed, "initial-weights"),
+            awake=awake,
         )
         store = ModelStore()
         if resumed:
@@ -278,8 +282,9 @@ async def _play(
     if config.validates and progress.best.score is None:
         reason = "see the events not_validated and metric_left_out, and the logs of the nodes"
         context.journal.record(NoBestModel(reason=reason))
+    progress.absences.came_back(number, membership.departures.take_returned())
     names, ends = names_of(membership.hellos), resumed.ends if resumed else ()
-    write_summary(directory, context.journal, names, progress.best, ends)
+    write_summary(directory, context.journal, names, progress.best, ends, progress.absences.together())
     return read_lines(directory.history)[-1]
 
 

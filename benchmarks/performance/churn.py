@@ -114,7 +114,7 @@ def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
     churned = 3 * repeats
     rounds = 1 + repeats + 1 + churned + 1
     flags = [*sizes.scheme(scheme), *sizes.task, "--rounds", str(rounds), "--evaluate-every", str(rounds)]
-    flags += ["--min-nodes", str(sizes.all_nodes), "--min-clients", str(sizes.all_clients)]
+    flags += ["--min-nodes", str(sizes.all_nodes)]
     flags += ["--join-timeout", str(TIMEOUT_S / 2)]
     with started(flags) as run, (run.directory.parent / "nodes").open("wb") as output:
         _wait(run, lambda: run.events() != [])

@@ -30,7 +30,7 @@ TASK = {"clients": "24"}
 
 
 def settings(tmp_path: Path, **changes: Any) -> RunConfig:
-    return cluster.settings(tmp_path / "run", **{"task_option": TASK, "min_clients": 8, **changes})
+    return cluster.settings(tmp_path / "run", **{"task_option": TASK, **changes})
 
 
 def nodes(*clients: Sequence[int]) -> list[NodeSettings]:
@@ -110,7 +110,7 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
     changes, hosts = faulty(tmp_path, raises="0")
     hosts = [dataclasses.replace(hosts[0], clients="0")]
     with pytest.raises(ExceptionGroup) as caught:
-        await play(settings(**changes, min_clients=1), hosts)
+        await play(settings(**changes), hosts)
     messages = " ".join(str(error) for error in caught.value.exceptions)
     assert "round 1 trained nobody" in messages
     assert "the scanner is offline" in messages
@@ -177,7 +177,7 @@ async def test_a_node_that_does_not_fit_is_refused_with_the_remedy_and_the_run_g
         if event["event"] == "node_joined":
             there.set()
 
-    run = await play(settings(tmp_path, rounds=1), [first], [(second, refused_first)], watch)
+    run = await play(settings(tmp_path, rounds=1, min_clients=8), [first], [(second, refused_first)], watch)
     assert [said in str(error) for error in refused] == [True]
     assert [event["node"] for event in run.of_kind("node_refused")] == ["unfit"]
     assert [row["clients_trained"] for row in run.rows] == [8]

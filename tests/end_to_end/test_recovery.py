@@ -38,7 +38,7 @@ def oracle(rounds: int, takes_part: TakesPart = lambda *_: True, beta: int = 2) 
 
 
 def settings(tmp_path: Path, **changes: Any) -> RunConfig:
-    return cluster.settings(tmp_path / "run", **{"task_option": TASK, "min_clients": 8, **changes})
+    return cluster.settings(tmp_path / "run", **{"task_option": TASK, **changes})
 
 
 def nodes(*clients: Sequence[int]) -> list[NodeSettings]:

@@ -22,7 +22,7 @@ from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, some_weights
 from top_server.doors import models_of
-from top_server.nodes.membership import Node
+from top_server.nodes.node import Node
 from top_server.record.audit import Audit, Fetches
 
 

@@ -32,7 +32,7 @@ from tests.support.serving import Served, serving
 from tests.support.strangers import assert_unharmed
 from tests.support.weights import TENSORS
 from top_server.nodes import admission
-from top_server.nodes.membership import Node
+from top_server.nodes.node import Node
 
 HOLDER = node("holder")
 

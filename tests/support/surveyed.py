@@ -21,7 +21,7 @@ from tests.support.staged import Stage, stage
 from top_server.groups import run
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.pool import Manager
-from top_server.nodes.membership import Node
+from top_server.nodes.node import Node
 from top_server.profiles.questions import Nothing
 from top_server.progress import Progress
 from top_server.run import RunContext

@@ -33,13 +33,14 @@ from top_server.run import RunContext
 
 #: Managers on which a group is tried before it is given up.
 MOST_MANAGERS = 4
-#: Tries of a round, or of making a model, when all nodes are lost.
-MOST_TRIES = 5
+#: Tries of a round, or of making a model, when all answers are lost. Tries of a round in which a node has left do not
+#: count, but they have numbers, too: so many in all.
+MOST_TRIES, MOST_NUMBERED = 5, 50
 
 
 def first_attempt(times: int) -> int:
     """The first attempt number of a run that was resumed `times` times. Attempts before it had smaller numbers."""
-    return times * MOST_TRIES * MOST_MANAGERS
+    return times * MOST_NUMBERED * MOST_MANAGERS
 
 
 def fresh_trace(context: RunContext, tries: int = 0) -> Trace:
@@ -121,6 +122,7 @@ async def _on(
     reveals: Reveals | None,
 ) -> GroupOutcome:
     left_out = {skipped.client for skipped in trace.skipped}
+    await context.membership.wait_for_returns(task.clients)
     trained = {hop.member.client for hop in trace.finished if hop.member is not None}
     hosted = {client: _member(context, task, client) for client in task.clients if client not in left_out}
     members = tuple(member for member in hosted.values() if member is not None)

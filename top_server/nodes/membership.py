@@ -1,16 +1,18 @@
 """The nodes of a run, and the clients that they host."""
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from fedgsp import access, identity, local_key
-from fedgsp.access import NOBODY, Caller
+from fedgsp.access import Caller
 from fedgsp.additions import added_tensors
+from fedgsp.awake import Awake
 from fedgsp.messages import (
     PROTOCOL,
     Additions,
@@ -34,6 +36,8 @@ from fedgsp.tickets import Issuer, Ticket, Verb
 from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.declared import names_of, scoring_of
+from top_server.nodes.departures import Cause, Departures
+from top_server.nodes.node import Node
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
 from top_server.nodes.versions import beginning, compared, differs_from
@@ -44,26 +48,9 @@ from top_server.record.journal import Recorder
 
 #: A client is left out of the run after so many rejected models.
 MOST_OFFENCES = 3
-#: How long a run waits for its clients after all were lost; nodes try to join every five seconds.
-RETURN_TIMEOUT_S = 30.0
+#: A node that leaves within so many seconds after this process was frozen has left because of that.
+AFTER_FREEZE_S = 5.0
 _NOBODY = Hello(PROTOCOL, "", "", num_classes=0, clients=(), tensors=())
-
-
-@dataclass(slots=True)
-class Node:
-    """A node that joined. None in its `outbox` ends its stream."""
-
-    hello: Hello
-    #: Who has made its connection, with which certificate.
-    caller: Caller = NOBODY
-    outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | Revoked | None] = field(default_factory=asyncio.Queue)
-    #: The managers that it was told to dial, by name.
-    managers: dict[str, AttachTo] = field(default_factory=dict)
-    #: Samples of all its clients.
-    samples: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.samples = sum(one.train_samples + one.test_samples + one.validation_samples for one in self.hello.clients)
 
 
 class Membership:
@@ -81,11 +68,15 @@ class Membership:
         additions: Additions | None = None,
         audit: Audit = NO_AUDIT,
         constants_seed: int = 0,
+        awake: Awake | None = None,
     ) -> None:
-        """`additions` are what the run adds to the model of the task.
+        """`additions` are what the run adds to the model of the task, `constants_seed` is that of the initial model.
 
-        `constants_seed` is that of the initial model, from which nodes make the tensors that do not travel.
+        `awake` stands still while this process is frozen; without it, waits go by the clock of the event loop.
         """
+        self._awake = awake or Awake(lambda: asyncio.get_running_loop().time(), float("inf"))
+        #: The nodes that are away.
+        self.departures = Departures(self._awake.time)
         self._welcome = Welcome(run_id, additions)
         self._recorder = recorder
         self._audit = audit
@@ -242,9 +233,11 @@ class Membership:
         )
         for to in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, to)  # its group may still wait for this node
+        away_s = self.departures.joined(hello.node, (hosted.client for hosted in hello.clients))
         self._recorder.record(
             NodeJoined(
                 node=hello.node,
+                away=ABSENT if away_s is None else round(away_s, 1),
                 clients=len(hello.clients),
                 names=names_of([hello]) or ABSENT,
                 address=hello.peer_address or None,
@@ -314,13 +307,16 @@ class Membership:
             self._left[node.hello.node] = node.managers
             if len(self._left) > MOST_NODES:
                 del self._left[next(iter(self._left))]
+        if self._over is None and self._working:
+            cause = Cause.FREEZE if self._awake.since_freeze() < AFTER_FREEZE_S else Cause.ALONE
+            self.departures.left(node.hello.node, (one.client for one in node.hello.clients), reason, cause)
         self._audit.note("left", node=node.hello.node, reason=reason if self._over is None else "dismissed")
         # After the end of the run it does not matter which side closed the stream.
         self._recorder.record(NodeLeft(node=node.hello.node, reason=reason if self._over is None else "dismissed"))
         self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
-        """Waits for at least so many nodes and clients; False if they are not present after the timeout."""
+        """Waits for so many nodes and clients; False if they are not present after the timeout."""
         return await self._until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
@@ -331,6 +327,11 @@ class Membership:
 
         await self._until(lambda: not missing(), timeout_s)
         return missing()
+
+    async def wait_for_returns(self, clients: Collection[int] | None = None) -> None:
+        """Waits for nodes that have left a moment ago and probably come back; `clients`: only for nodes of these."""
+        while (wait_s := self.departures.patience_s(clients)) > 0:
+            await self._until(lambda: not self.departures.patience_s(clients), wait_s)
 
     def note_offence(self, client: int) -> None:
         """Counts a rejected model of a client; after several the client is left out of the run."""
@@ -364,12 +365,14 @@ class Membership:
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not holds():
+        deadline = self._awake.time() + timeout_s
+        while not holds():
+            left_s = deadline - self._awake.time()
+            if left_s <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
                     await self._changed.wait()
-        except TimeoutError:
-            return False
         return True
 
     def _notify(self) -> None:
@@ -387,6 +390,11 @@ class Membership:
             return found[1].hello.node
         owner = self.owners.get(client)
         return None if owner == asks else owner
+
+    @property
+    def left_out(self) -> list[int]:
+        """The clients that are left out of the rest of the run."""
+        return [client for client in self.offences if not self._bears(client)]
 
     def _bears(self, client: int) -> bool:
         return self.offences.get(client, 0) < MOST_OFFENCES

@@ -1,13 +1,16 @@
-"""Waiting for nodes, before the first round and after a run was resumed."""
+"""Waiting for nodes: before the first round, after a run was resumed, and before every round."""
 
+import time
 from collections.abc import Callable, Collection
 
 from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.grouping.request import listed
-from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
+from top_server.nodes.departures import RETURN_TIMEOUT_S
+from top_server.nodes.membership import Membership
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
+from top_server.record.events.rounds import RoundWaited, RoundWaits
 from top_server.record.events.run import ClientsMissing
 from top_server.record.journal import Journal
 
@@ -52,3 +55,26 @@ async def wait_for_nodes(
             f" joined within {config.join_timeout:.0f} s",
             "start the other nodes, or change --min-nodes, --min-clients or --join-timeout",
         )
+
+
+async def wait_for_round(config: RunConfig, membership: Membership, journal: Journal, number: int) -> None:
+    """Waits until a round can begin; raises RunError if too few clients are there for --join-timeout.
+
+    Nodes that have left a moment ago get the time to join again, because a connection also ends when one of its
+    processes was frozen. If the round has to wait for clients, it also waits for the others that are on their way.
+    """
+    await membership.wait_for_returns()
+    needed, there = config.min_clients or 1, len(membership.clients)
+    if there >= needed:
+        return
+    timeout, begin = config.join_timeout, time.monotonic()
+    journal.record(RoundWaits(round=number, clients=there, needed=needed, timeout=timeout))
+    if not await membership.wait_for(1, needed, timeout):
+        there = len(membership.clients)
+        raise RunError(
+            f"only {share(there, needed, 'client')} were there for {timeout:.0f} s before round {number}",
+            "start the nodes again and resume the run; --resume takes another --min-clients and --join-timeout",
+        )
+    await membership.wait_for_all(membership.departures.clients, min(RETURN_TIMEOUT_S, timeout))
+    seconds = round(time.monotonic() - begin, 1)
+    journal.record(RoundWaited(round=number, clients=len(membership.clients), seconds=seconds))

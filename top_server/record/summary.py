@@ -4,15 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 
 from fedgsp.errors import not_written
+from top_server.absences import Absence
 from top_server.best import Best, chosen_by_validation
 from top_server.record.directory import RunDirectory
 from top_server.record.events.base import ABSENT
-from top_server.record.events.run import ClientsServed
+from top_server.record.events.run import ClientsMissed, ClientsServed, MoreMissed
 from top_server.record.figures import summarise
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal
 
 _SPREAD = ("mean", "std", "min", "max")
+#: Absences that are events at the end of a run; summary.json has all.
+MOST_TOLD = 20
 
 
 def write_summary(
@@ -21,14 +24,19 @@ def write_summary(
     names: Mapping[int, str],
     best: Best | None = None,
     ends: Sequence[int] = (),
+    absences: Sequence[Absence] = (),
 ) -> None:
     """Writes the summary of the history, if that has figures of clients, or validation has chosen the `best` round.
 
     `names` are what people call clients, and `ends` the numbers of rounds after which the run was finished and then
-    extended. Raises RunError if the disk is full.
+    extended. `absences` say which clients missed rounds; they are told as events, too. Raises RunError if the disk is
+    full.
     """
     rows = read_lines(directory.history)
     summary = {**(summarise(rows, names) or {}), **chosen_by_validation(rows, best or Best())}
+    if absences:
+        summary["absences"] = [absence.to_json() for absence in absences]
+        _tell_absences(journal, absences)
     if not summary:
         return
     if ends:
@@ -39,3 +47,20 @@ def write_summary(
         raise not_written(directory.summary, error) from error
     if spread := {name: summary["last"][name] for name in _SPREAD if name in summary.get("last", {})}:
         journal.record(ClientsServed(**spread, scored_by=summary.get("scored_by", ABSENT)))
+
+
+def _tell_absences(journal: Journal, absences: Sequence[Absence]) -> None:
+    for absence in absences[:MOST_TOLD]:
+        why = absence.why
+        journal.record(
+            ClientsMissed(
+                clients=absence.clients,
+                first=absence.first,
+                last=absence.last,
+                code=why.code,
+                reason=why.reason,
+                seconds=ABSENT if why.seconds is None else why.seconds,
+            )
+        )
+    if len(absences) > MOST_TOLD:
+        journal.record(MoreMissed(absences=len(absences) - MOST_TOLD))

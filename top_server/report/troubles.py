@@ -13,6 +13,7 @@ from top_server.record.journal import Line
 #: Kind of event -> what it means, for people.
 TROUBLES = {
     "client_skipped": "was skipped",
+    "clients_away": "was away when a round began",
     "client_left_out": "is left out of the rest of the run",
     "model_lost": "has lost its model",
     "model_not_saved": "has no saved model",
@@ -29,6 +30,7 @@ TROUBLES = {
     "clients_missing": "did not come back",
     "metric_left_out": "is left out of a figure",
     "round_failed": "failed",
+    "round_waits": "waited for clients",
     "trained_nobody": "trained nobody",
     "not_evaluated": "was not evaluated",
     "initial_model_failed": "could not be made",
@@ -87,7 +89,7 @@ def troubles(events: Iterable[Line], names: Mapping[int, str]) -> list[Trouble]:
 def _whom(event: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     if (subject := _SUBJECTS.get(event["event"])) is not None:
         return [subject]
-    if event["event"] in ("round_failed", "trained_nobody", "not_evaluated"):
+    if event["event"] in ("round_failed", "round_waits", "trained_nobody", "not_evaluated"):
         return [f"round {_number(event.get('round'))}"]
     clients = event.get("clients") if isinstance(event.get("clients"), list) else [event.get("client")]
     if known := [client for client in clients or () if type(client) is int]:

@@ -28,11 +28,20 @@ def describe(event: Mapping[str, Any], names: Mapping[int, str] | None = None) -
     fields = defaultdict(lambda: "-", {name: _text(name, value) for name, value in event.items() if value is not None})
     fields |= _clients(event, names or {})
     fields["figures"] = ", ".join(f"{visible(name)} {_text('', value)}" for name, value in figures(event).items())
+    fields["back"] = f" after {event['away']:.1f} s" if event.get("away") is not None else ""
+    fields["missed"] = _missed(event)
     fields["scored_by"] = visible(scored_by(event))
     for name, noun in _COUNTED.items():
         fields[f"{name}_counted"] = counted(None if event.get(name) is None else count(event[name]), noun)
     fields["bytes"] = size(sum(count(event.get(name)) for name in ("bytes", "bytes_direct", "bytes_relayed")))
     return _LINES[kind].format_map(fields)
+
+
+def _missed(event: Mapping[str, Any]) -> str:
+    """The rounds that clients missed, and for how long their node was away."""
+    first, last, seconds = event.get("first"), event.get("last"), event.get("seconds")
+    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+    return f"{rounds}{'' if seconds is None else f', away for {seconds:.1f} s'}"
 
 
 def figures(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,12 +136,18 @@ _COUNTED = {
     "hops": "training",
     "refusals": "refusal",
     "times": "time",
+    "absences": "absence",
 }
 _LINES: dict[str, str] = {
     "listening": "listening on {address}",
     "waiting_for_nodes": "waiting at most {timeout} s for {nodes_counted} and {clients_counted}",
+    "round_waits": "round {round} waits at most {timeout} s for clients: {clients} of {needed} are there",
+    "round_waited": "round {round} goes on with {clients_counted} after a wait of {seconds} s",
+    "clients_away": "round {round} begins without clients {clients}: node {node} left {seconds} s before: {reason}",
+    "clients_missed": "clients {clients} missed {missed}: {reason}",
+    "more_missed": "{absences_counted} more: see summary.json",
     "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the run",
-    "node_joined": "node {node} joined with {clients_counted}",
+    "node_joined": "node {node} joined with {clients_counted}{back}",
     "node_enrolled": "node {node} is enrolled and has a certificate",
     "node_revoked": "node {node} is revoked",
     "identity_used_twice": "WARNING: two processes use the identity of node {node}, from addresses {older} and {newer}"

@@ -26,7 +26,8 @@ from tests.support.callers import ANYBODY
 from tests.support.hellos import bare, hello, membership
 from tests.support.weights import TENSORS
 from top_server.nodes.declared import lacked_by_all, scoring_of
-from top_server.nodes.membership import MOST_OFFENCES, Membership, Node
+from top_server.nodes.membership import MOST_OFFENCES, Membership
+from top_server.nodes.node import Node
 
 FINISHED = Leave(True, "the run is finished")
 

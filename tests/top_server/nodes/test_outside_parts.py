@@ -10,7 +10,8 @@ from fedgsp.messages import Failure, FailureCode, InstalledPart, RelayMode
 from tests.support.callers import ANYBODY, ISSUER
 from tests.support.hellos import hello
 from tests.support.recorder import Recorder
-from top_server.nodes.membership import Membership, Node
+from top_server.nodes.membership import Membership
+from top_server.nodes.node import Node
 
 NEEDED = InstalledPart("training", "slow-sgd", "outside-parts 1.0")
 

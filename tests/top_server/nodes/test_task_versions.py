@@ -8,7 +8,8 @@ from fedgsp.messages import AttachTo, Hello, RelayMode
 from tests.support.callers import ANYBODY, ISSUER
 from tests.support.hellos import hello, membership
 from tests.support.recorder import Recorder
-from top_server.nodes.membership import Membership, Node
+from top_server.nodes.membership import Membership
+from top_server.nodes.node import Node
 
 ONE, OTHER = b"\x01" * 32, b"\x02" * 32
 

@@ -17,7 +17,7 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from tests.support.events import named
 from top_server import cli
-from top_server.groups.run import MOST_MANAGERS, MOST_TRIES
+from top_server.groups.run import MOST_MANAGERS, MOST_NUMBERED
 from top_server.groups.task import Moved
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal
@@ -125,7 +125,7 @@ def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_p
     on = resuming.find(recorded(tmp_path, [*first, {"event": "round_resumed", "round": 1}, started([0, 1])]))
     assert finished(on, 0) == [0]
     assert on.interrupted is not None
-    assert on.interrupted.traces[0].attempt == 2 * MOST_TRIES * MOST_MANAGERS  # ids of this time are new
+    assert on.interrupted.traces[0].attempt == 2 * MOST_NUMBERED * MOST_MANAGERS  # ids of this time are new
 
 
 def test_turns_of_all_rounds_are_found_and_a_damaged_one_is_told(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ class NodeJoined(Event):
     """A node is admitted."""
 
     node: str
+    away: float = told("seconds since it left, if it has left this run before", default=ABSENT)
     clients: int = told("number of clients that the node hosts")
     names: Mapping[int, str] = told("what people call its clients, by number", default=ABSENT)
     address: str | None = told("where other nodes dial this node; null if they cannot")

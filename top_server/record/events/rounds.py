@@ -18,6 +18,30 @@ class RoundStarted(RoundEvent):
     reason: str = told("why these groups were formed or kept, and why only some of them train")
 
 
+class RoundWaits(RoundEvent):
+    """A round does not begin yet, because too few clients are there (`--min-clients`)."""
+
+    clients: int = told("number of clients that are there")
+    needed: int = told("number of clients that every round needs")
+    timeout: float = told("seconds after which the run ends if they do not come")
+
+
+class RoundWaited(RoundEvent):
+    """Enough clients have come, and the round begins."""
+
+    clients: int = told("number of clients that are there")
+    seconds: float = told("duration of the wait")
+
+
+class ClientsAway(RoundEvent):
+    """A round begins without the clients of a node that has left."""
+
+    node: str
+    clients: Sequence[int]
+    seconds: float = told("time since the node left")
+    reason: str = told("why it left")
+
+
 class HopFinished(GroupEvent):
     """A client has trained. The event comes again if the result was lost and the client trained again."""
 

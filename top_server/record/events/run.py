@@ -86,6 +86,26 @@ class ClientsServed(Event):
     max: float
 
 
+class ClientsMissed(Event):
+    """After the last round: rounds in a row that clients missed for one reason.
+
+    Clients that were not drawn for a round do not miss it.
+    """
+
+    clients: Sequence[int]
+    first: int = told("the first of these rounds")
+    last: int = told("the last of these rounds")
+    code: str = told("`AWAY`, `LEFT_OUT`, `GROUP_FAILED`, or a name from `protos/fedgsp/v1/failure.proto`")
+    reason: str = told("in words; of the first of these rounds")
+    seconds: float = told("for how long their node was away, with `AWAY` and `NODE_LOST`, if known", default=ABSENT)
+
+
+class MoreMissed(Event):
+    """Further absences, which summary.json has; only the first ones are events."""
+
+    absences: int = told("their number")
+
+
 class StoppedEarly(Event):
     """The validation score has not become better for `--patience` evaluations: the run ends before its last round."""
 

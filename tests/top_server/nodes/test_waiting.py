@@ -1,0 +1,133 @@
+"""No round begins with fewer clients than the run needs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from fedgsp.errors import RunError
+from fedgsp.messages import AttachTo
+from fedgsp.settings.run import RunConfig
+from tests.support.callers import ANYBODY
+from tests.support.clock import Clock
+from tests.support.hellos import hello, membership
+from tests.support.recorder import Recorder
+from tests.support.scripted import let_others_run
+from top_server.nodes.departures import RETURN_S, RETURN_TIMEOUT_S
+from top_server.nodes.membership import Membership
+from top_server.nodes.node import Node
+from top_server.nodes.waiting import wait_for_round
+
+CONFIG = RunConfig(min_clients=3, join_timeout=100.0)
+
+
+async def joined(members: Membership, name: str, *clients: int) -> Node:
+    node = await members.admit(hello(name, clients), ANYBODY)
+    assert isinstance(node, Node), node
+    members.attach(name, AttachTo("m0", "127.0.0.1:1"))  # the run has begun
+    return node
+
+
+def waiting(members: Membership, recorder: Recorder, config: RunConfig = CONFIG) -> asyncio.Task[None]:
+    return asyncio.create_task(wait_for_round(config, members, cast("Any", recorder), 7))
+
+
+async def test_a_round_begins_at_once_if_enough_clients_are_there() -> None:
+    members, recorder = membership()
+    await joined(members, "n0", 0, 1, 2)
+    await waiting(members, recorder)
+    assert not recorder.of_kind("round_waits")
+
+
+async def test_a_round_waits_for_enough_clients_and_says_so() -> None:
+    members, recorder = membership()
+    await joined(members, "n0", 0, 1)
+    task = waiting(members, recorder)
+    await let_others_run()
+    assert not task.done()
+    [waits] = recorder.of_kind("round_waits")
+    assert waits.items() >= {"round": 7, "clients": 2, "needed": 3, "timeout": 100.0}.items()
+    await joined(members, "n1", 2)
+    await task
+    [waited] = recorder.of_kind("round_waited")
+    assert (waited["round"], waited["clients"]) == (7, 3)
+
+
+async def test_a_run_ends_if_too_few_clients_are_there_for_the_whole_timeout() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    await joined(members, "n0", 0, 1)
+    task = waiting(members, recorder)
+    await let_others_run()
+    clock.advance(101)
+    with pytest.raises(RunError, match="only 2 of 3 clients were there for 100 s before round 7"):
+        await task
+
+
+async def test_without_a_number_a_round_needs_one_client() -> None:
+    members, recorder = membership()
+    await joined(members, "n0", 0)
+    await waiting(members, recorder, RunConfig())
+    assert not recorder.of_kind("round_waits")
+
+
+async def test_a_round_that_had_to_wait_also_waits_for_the_other_clients_that_are_away() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    for name, client in (("n0", 0), ("n1", 1)):
+        await members.leave(await joined(members, name, client), "its stream was lost")
+    clock.advance(600)
+    task = waiting(members, recorder, RunConfig())
+    await let_others_run()
+    await joined(members, "n0", 0)
+    await let_others_run()
+    assert not task.done()
+    await joined(members, "n1", 1)
+    await task
+
+
+async def test_a_round_that_had_to_wait_does_not_wait_for_ever_for_the_others() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    for name, client in (("n0", 0), ("n1", 1)):
+        await members.leave(await joined(members, name, client), "its stream was lost")
+    task = waiting(members, recorder, RunConfig())
+    await let_others_run()
+    clock.advance(RETURN_S + 0.1)
+    await let_others_run()
+    await joined(members, "n0", 0)
+    await let_others_run()
+    clock.advance(RETURN_TIMEOUT_S + 0.1)
+    await task
+
+
+async def test_a_node_that_left_a_moment_ago_may_come_back_before_the_round_begins() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    await joined(members, "n1", 1)
+    await members.leave(await joined(members, "n0", 0), "its stream was lost")
+    task = waiting(members, recorder, RunConfig())
+    await let_others_run()
+    assert not task.done()
+    clock.advance(RETURN_S + 0.1)
+    await task
+    assert [gone.node for gone, _ in members.departures.away()] == ["n0"]
+    await members.leave(await joined(members, "n0", 0), "its stream was lost")
+    again = waiting(members, recorder, RunConfig())
+    await let_others_run()
+    await joined(members, "n0", 0)
+    await again
+    assert members.departures.away() == []
+
+
+async def test_a_node_that_comes_back_is_told_with_the_time_that_it_was_away() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    await members.leave(await joined(members, "n0", 0), "its stream was lost")
+    clock.advance(360)
+    await joined(members, "n0", 0)
+    first, second = recorder.of_kind("node_joined")
+    assert "away" not in first
+    assert second["away"] == pytest.approx(360, abs=1)

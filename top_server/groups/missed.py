@@ -1,0 +1,29 @@
+"""Which clients missed a round, from what its groups have done."""
+
+from collections.abc import Collection, Sequence
+
+from fedgsp.messages import Failure, FailureCode
+from top_server.absences import AWAY, GROUP_FAILED, LEFT_OUT, Missed
+from top_server.groups.task import GroupOutcome
+from top_server.nodes.departures import Departure
+
+
+def missed_in(
+    outcomes: Sequence[GroupOutcome], away: Sequence[tuple[Departure, float]], left_out: Collection[int]
+) -> dict[int, Missed]:
+    """Client -> why it missed the round.
+
+    `away` are the nodes that were away when the round began, and for how many seconds. `left_out` are clients whose
+    models were refused too often.
+    """
+    found = {client: Missed(LEFT_OUT, "its models were refused") for client in left_out}
+    for gone, seconds in away:
+        why = Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds)
+        found |= dict.fromkeys(gone.clients - found.keys(), why)
+    for outcome in outcomes:
+        if isinstance(outcome.result, Failure):
+            found |= dict.fromkeys(outcome.task.clients, Missed(GROUP_FAILED, f"its group failed: {outcome.result}"))
+        for skipped in outcome.skipped:
+            code = skipped.failure.code if skipped.failure is not None else FailureCode.UNSPECIFIED
+            found[skipped.client] = Missed(code.name, str(skipped.failure))
+    return found

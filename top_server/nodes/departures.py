@@ -1,0 +1,88 @@
+"""Nodes that have left a run and may come back: since when they are away and why, and how long to wait for them."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+#: After the end of its connection, a node may only have lost it for a moment: it joins again within so many seconds.
+RETURN_S = 1.5
+#: A top server that was frozen finds that its nodes have left. They try to join every five seconds.
+AFTER_FREEZE_S = 7.0
+#: How long a run waits for its other clients after it had too few; nodes try to join every five seconds.
+RETURN_TIMEOUT_S = 30.0
+
+
+class Cause(Enum):
+    """What the top server knows of the end of a connection: how long the node may take to join again, in seconds."""
+
+    ALONE = RETURN_S  # nothing else happened
+    FREEZE = AFTER_FREEZE_S  # the top server itself was frozen a moment before
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A node that has left, with the clients that nobody hosts since."""
+
+    node: str
+    clients: frozenset[int]
+    reason: str
+    #: Time at which it left, in seconds.
+    at: float
+    cause: Cause = Cause.ALONE
+
+    def patience_s(self, now: float) -> float:
+        """How much longer, in seconds, a round waits for it; 0: no longer."""
+        return max(0.0, self.at + self.cause.value - now)
+
+
+class Departures:
+    """The nodes that are away."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` is a clock that stands still while this process is frozen."""
+        self._now = now
+        #: How many departures there were so far.
+        self.number = 0
+        self._away: dict[str, Departure] = {}
+        #: Client -> seconds for which it was away, of clients that came back since they were last taken.
+        self._returned: dict[int, float] = {}
+
+    def left(self, node: str, clients: Iterable[int], reason: str, cause: Cause = Cause.ALONE) -> None:
+        """A node left."""
+        self.number += 1
+        self._away[node] = Departure(node, frozenset(clients), reason, self._now(), cause)
+
+    def joined(self, node: str, clients: Iterable[int]) -> float | None:
+        """A node joined with these clients; returns for how many seconds it was away, None if it is new."""
+        came, now = frozenset(clients), self._now()
+        own = self._away.pop(node, None)
+        for found in [own, *self._away.values()]:
+            if found is not None:
+                self._returned |= dict.fromkeys(found.clients & came, now - found.at)
+        self._away = {
+            name: Departure(name, found.clients - came, found.reason, found.at, found.cause)
+            for name, found in self._away.items()
+            if found.clients - came
+        }
+        return now - own.at if own is not None else None
+
+    def away(self) -> list[tuple[Departure, float]]:
+        """The nodes that are away, and for how many seconds."""
+        now = self._now()
+        return [(found, now - found.at) for found in self._away.values()]
+
+    @property
+    def clients(self) -> set[int]:
+        """The clients of the nodes that are away."""
+        return {client for found in self._away.values() for client in found.clients}
+
+    def patience_s(self, clients: Collection[int] | None = None) -> float:
+        """How much longer to wait for nodes that left, or for those of these clients."""
+        now = self._now()
+        waited_for = (found for found in self._away.values() if clients is None or found.clients.intersection(clients))
+        return max((found.patience_s(now) for found in waited_for), default=0.0)
+
+    def take_returned(self) -> dict[int, float]:
+        """Client -> seconds for which it was away, of clients that came back since the last call."""
+        returned, self._returned = self._returned, {}
+        return returned
