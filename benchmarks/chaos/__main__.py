@@ -4,15 +4,16 @@
 
 Each run is drawn from its seed: 8 to 12 clients on 3 or 4 nodes, and one or two faults. A fault of the kind `kill`
 kills a node, a group manager, the top server, or all nodes and the top server, and starts them again. `stop` pauses a
-process and continues it. `cut` interrupts a network link for some seconds; in some of these runs, all links are slow
-and lose packets. `cut` needs root, because it uses network namespaces.
+process and continues it; half of the stops are short, and come several times. `cut` interrupts a network link for some
+seconds; in some of these runs, all links are slow and lose packets. `cut` needs root, because it uses network
+namespaces.
 
 The optimiser is plain SGD, or AdamW whose state is fresh, relayed or kept; in some runs, a part of the model is frozen
 or in bfloat16. The oracle is an independent implementation, which gets the list of clients that took part, and with
-kept state also the trainings in the receipts of the nodes. A run is good if it
-finishes, if its final model and the models that clients keep have the bits of the oracle, if no client was left out
-without need, and if no process, port or unfinished file remains. The exit code is 1 if a run is not good, or if a
-fault was noticed after more than 5 s.
+kept state also the trainings in the receipts of the nodes. A run is good if it finishes, if its final model and the
+models that clients keep have the bits of the oracle, if no client was left out without need, if every absence of a
+client is named at the end, and if no process, port or unfinished file remains. The exit code is 1 if a run is not
+good, or if a fault was noticed after more than 5 s.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def report(records: Sequence[Record]) -> Table:
         table.add_row(f"{kind} {victim}", *map(str, numbers), _spread(lasting), _spread(detected), _spread(recovered))
     good = sum(not record.wrong for record in records)
     seconds = [record.seconds for record in records]
-    missed = sum(len(record.plan.faults) - len(record.hits) for record in records)
+    missed = sum(sum(fault.times for fault in record.plan.faults) - len(record.hits) for record in records)
     table.caption = f"{good} of {len(records)} runs good; {statistics.median(seconds):.1f} s each in the median"
     table.caption += f"; {missed} faults came after the end of their runs" if missed else ""
     return table

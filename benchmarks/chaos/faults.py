@@ -33,13 +33,16 @@ async def strike(world: World, fault: Fault, strikes: list[Strike]) -> None:
     """Injects a fault at its moment. If cancelled, it ends the fault at once and starts no process again."""
     await world.events.until(lambda events: _come(events, fault.moment))
     await asyncio.sleep(fault.moment.delay_s)
-    begin = time.time()
-    async with STRIKES[fault.kind](world, fault) as victims:
-        done = Strike(fault, victims, begin)
-        if victims:
-            strikes.append(done)
-            await asyncio.sleep(fault.lasting_s)
-    done.undone = time.time()
+    for number in range(fault.times):
+        if number:
+            await asyncio.sleep(fault.gap_s)
+        begin = time.time()
+        async with STRIKES[fault.kind](world, fault) as victims:
+            done = Strike(fault, victims, begin)
+            if victims:
+                strikes.append(done)
+                await asyncio.sleep(fault.lasting_s)
+        done.undone = time.time()
 
 
 def _come(events: Events, moment: Moment) -> bool:

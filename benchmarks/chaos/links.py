@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 import random
+import socket
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ PREFIX = "fedgsp-chaos-"
 NETWORK = "10.97.0."
 MTU = 9000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+_SYN = 2
 
 
 @dataclass(slots=True)
@@ -34,10 +37,19 @@ class Links:
     namespaces: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     cut: set[frozenset[str]] = field(default_factory=set)
+    #: Bytes per second to and from an end; an end that is not here has no limit.
+    rates: dict[str, float] = field(default_factory=dict)
+    #: A middlebox forgets connections that were idle for so many seconds. Their later packets are lost.
+    idle_s: float = math.inf
     moved: int = 0
     lost: int = 0
+    forgotten: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
     _names: dict[bytes, str] = field(default_factory=dict)
+    #: When the last packet that waits at a thin link will have passed, by end and direction.
+    _busy_until: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: When the last packet of a connection passed; infinity if the middlebox has forgotten the connection.
+    _passed: dict[frozenset[bytes], float] = field(default_factory=dict)
 
     def command(self, end: str, command: list[str]) -> list[str]:
         """The command that runs another command at an end. Both have the same process id."""
@@ -55,12 +67,38 @@ class Links:
                 other = self._names.get(packet[16:20])
                 if packet[0] >> 4 != 4 or other is None:
                     continue
-                if frozenset((end, other)) in self.cut or self.rng.random() < self.loss:
+                if frozenset((end, other)) in self.cut or self.rng.random() < self.loss or self._is_forgotten(packet):
                     self.lost += 1
-                elif self.delay_s:
-                    asyncio.get_running_loop().call_later(self.delay_s, self._deliver, other, packet)
+                elif delay_s := self.delay_s + self._queue_s(end, "from", packet) + self._queue_s(other, "to", packet):
+                    asyncio.get_running_loop().call_later(delay_s, self._deliver, other, packet)
                 else:
                     self._deliver(other, packet)
+
+    def _queue_s(self, end: str, direction: str, packet: bytes) -> float:
+        """Seconds until a packet has passed the thin link of an end, behind those that came before."""
+        if end not in self.rates:
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        begins = max(now, self._busy_until.get((end, direction), 0.0))
+        self._busy_until[end, direction] = ends = begins + len(packet) / self.rates[end]
+        return ends - now
+
+    def _is_forgotten(self, packet: bytes) -> bool:
+        """Whether the middlebox has forgotten the connection of a TCP packet; a new connection is noted."""
+        if self.idle_s == math.inf or packet[9] != socket.IPPROTO_TCP:
+            return False
+        header = 4 * (packet[0] & 15)
+        ports = packet[header : header + 4]
+        flow = frozenset((packet[12:16] + ports[:2], packet[16:20] + ports[2:]))
+        now, opens = asyncio.get_running_loop().time(), bool(packet[header + 13] & _SYN)
+        before = self._passed.get(flow, now)
+        if opens or before == now:
+            before = now
+        elif before != math.inf and now - before > self.idle_s:
+            self.forgotten += 1
+            before = math.inf
+        self._passed[flow] = math.inf if before == math.inf else now
+        return before == math.inf
 
     def add(self, end: str, number: int, tag: str) -> None:
         """Makes an end with its namespace and device."""

@@ -35,6 +35,8 @@ class Told:
     trained: set[tuple[int, int]] = field(default_factory=set)
     #: Clients that began anew, because their nodes no longer had what they keep.
     lost: set[int] = field(default_factory=set)
+    #: Clients whose nodes were away when the round began.
+    away: set[int] = field(default_factory=set)
 
     @property
     def taking_part(self) -> list[list[int]]:
@@ -64,6 +66,8 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
                 rounds[number].skipped.discard((event["group"], event["client"]))  # the client was tried again
             case {"event": "model_lost", "client": int(client), "round": int(number)} if number in rounds:
                 rounds[number].lost.add(client)
+            case {"event": "clients_away", "round": int(number), "clients": clients} if number in rounds:
+                rounds[number].away |= set(clients)
             case {"event": "group_failed", "round": int(number)}:
                 rounds[number].failed.add(event["group"])
     return rounds
@@ -145,6 +149,29 @@ def untold(told: Mapping[int, Told]) -> list[str]:
         for group, members in enumerate(this.taking_part)
         for client in members
         if (group, client) not in this.trained
+    ]
+
+
+def unnamed(told: Mapping[int, Told], events: Sequence[Event]) -> list[str]:
+    """Differences between the absences that the run names at its end, and those that its other events show."""
+    named = {
+        (client, number)
+        for event in events
+        if event["event"] == "clients_missed"
+        for client in event["clients"]
+        for number in range(event["first"], event["last"] + 1)
+    }
+    shown = {
+        (client, number)
+        for number, this in told.items()
+        for group, team in enumerate(this.teams)
+        for client in team
+        if client not in this.taking_part[group]
+    }
+    shown |= {(client, number) for number, this in told.items() for client in this.away}
+    return [
+        *(f"round {number}: the absence of client {client} is not named" for client, number in sorted(shown - named)),
+        *(f"round {number}: client {client} is called absent" for client, number in sorted(named - shown)),
     ]
 
 

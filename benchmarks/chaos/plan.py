@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +39,10 @@ OPTIMIZERS = {"sgd": 0.7, "adamw": 0.1, RELAYED: 0.1, KEPT: 0.1}
 VARIANTS = {"plain": 0.6, "frozen": 0.15, "bfloat16": 0.15, "both": 0.1}
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
+#: Probability that a stop is repeated; number of repetitions, least and most, and the seconds of each stop and of the
+#: pauses between them. A process that wakes finds that its own questions have no answer, although nobody was away.
+REPEATED = 0.5
+TIMES, SHORT_STOP_S, GAP_S = (2, 5), (1.0, 3.0), (0.02, 1.5)
 WEATHER = 0.3
 LONGEST_DELAY_S = 0.3
 
@@ -60,10 +65,14 @@ class Fault:
     which: int
     moment: Moment
     lasting_s: float
+    #: How often the fault comes, and the pause between two times in seconds.
+    times: int = 1
+    gap_s: float = 0.0
 
     def __str__(self) -> str:
         after = f"{self.moment.delay_s:.2f} s after hop {self.moment.hops} of round {self.moment.round}"
-        return f"{self.kind} {self.victim} {self.which}, {after}, for {self.lasting_s:.1f} s"
+        repeated = f", {self.times} times with pauses of {self.gap_s:.2f} s" if self.times > 1 else ""
+        return f"{self.kind} {self.victim} {self.which}, {after}, for {self.lasting_s:.1f} s{repeated}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,16 @@ class Plan:
     loss: float = 0.0
     optimizer: str = "sgd"
     variant: str = "plain"
+    #: Nodes whose training steps take several times as long: number of the node, and how many times.
+    slow: tuple[tuple[int, float], ...] = ()
+    #: Nodes behind thin links: number of the node, and bytes per second in each direction.
+    thin: tuple[tuple[int, float], ...] = ()
+    #: A middlebox drops the packets of connections that were idle for so many seconds.
+    idle_s: float = math.inf
+    #: Clients that every round waits for.
+    min_clients: int = 1
+    #: The run is given up after so many seconds.
+    deadline_s: float = 120.0
 
     @property
     def clients(self) -> int:
@@ -93,7 +112,8 @@ class Plan:
     @property
     def needs_links(self) -> bool:
         """Whether the run needs a separate network, for cut or slow links."""
-        return bool(self.delay_s or self.loss) or any(fault.kind == "cut" for fault in self.faults)
+        weather = self.delay_s or self.loss or self.thin or self.idle_s < math.inf
+        return bool(weather) or any(fault.kind == "cut" for fault in self.faults)
 
 
 def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
@@ -108,6 +128,8 @@ def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
     faults = [_fault(rng, kind, clients, rounds)]
     if rng.random() < SECOND_FAULT:
         faults.append(_fault(rng, kind, clients, rounds))
+    repeats = np.random.default_rng([seed, zlib.crc32(b"chaos-repeats")])
+    faults = [_repeated(repeats, fault) if fault.kind == "stop" else fault for fault in faults]
     weather = (0.05, 0.02) if kind == "cut" and rng.random() < WEATHER else (0.0, 0.0)
     # From streams of their own, so that a seed keeps its faults.
     optimizer = _one_of(np.random.default_rng([seed, zlib.crc32(b"chaos-optimizer")]), OPTIMIZERS)
@@ -132,6 +154,14 @@ def _fault(rng: np.random.Generator, kind: str, clients: int, rounds: int) -> Fa
     delay_s = round(float(rng.uniform(0, LONGEST_DELAY_S)), 3)
     moment = Moment(int(rng.integers(1, rounds + 1)), int(rng.integers(clients + 1)), delay_s)
     return Fault(kind, victim, int(rng.integers(12)), moment, round(float(rng.uniform(*LASTING[kind])), 2))
+
+
+def _repeated(rng: np.random.Generator, fault: Fault) -> Fault:
+    """The same stop as several short ones, or as it is."""
+    if rng.random() >= REPEATED:
+        return fault
+    times, seconds, gap_s = int(rng.integers(*TIMES)), rng.uniform(*SHORT_STOP_S), rng.uniform(*GAP_S)
+    return replace(fault, lasting_s=round(float(seconds), 2), times=times, gap_s=round(float(gap_s), 2))
 
 
 def _one_of(rng: np.random.Generator, shares: Mapping[Drawn, float]) -> Drawn:

@@ -20,7 +20,6 @@ from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from top_server.record.history import read_lines
 from top_server.record.model_files import load
 
-DEADLINE_S = 120.0
 #: A fault that lasts as long must be noticed within this time.
 DETECTION_S = 5.0
 
@@ -67,12 +66,12 @@ async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
     async with world(plan, folder, tag) as this:
         striking = [asyncio.create_task(strike(this, fault, strikes), name=str(fault)) for fault in plan.faults]
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(plan.deadline_s):
                 code = await _over(this, striking)
             if code:
                 record.wrong.append(f"the top server ended with {code}: {tail(this.log('top server'), 2)}")
         except TimeoutError:
-            record.wrong.append(f"not finished in {DEADLINE_S:.0f} s; last events: {this.events.look()[-3:]}")
+            record.wrong.append(f"not finished in {plan.deadline_s:.0f} s; last events: {this.events.look()[-3:]}")
         finally:
             for task in striking:
                 task.cancel()
@@ -129,7 +128,7 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
     if played != list(range(1, plan.rounds + 1)):
         return [f"the history has rounds {played}"]
     told = oracle.rounds_told(events)
-    wrong = oracle.untold(told) + oracle.misplaced(plan, events)
+    wrong = oracle.untold(told) + oracle.unnamed(told, events) + oracle.misplaced(plan, events)
     struck = {client for done in strikes for name in done.nodes for client in plan.hosted[int(name[1:])]}
     reachable = not any(done.fault.kind == "cut" and done.fault.victim == "top server" for done in strikes)
     for event in this.events.of_kind("client_skipped"):

@@ -22,6 +22,8 @@ class _Narrow(nn.Linear):
 
 
 class SlowDigits(Digits):
+    local_options = ("pause",)  # some sites are slower than others
+
     def __init__(self, clients: int, pause: float = 0.0, variant: str = "plain") -> None:
         super().__init__(clients)
         self._pause = pause

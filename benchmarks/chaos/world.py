@@ -67,10 +67,9 @@ class World:
         """The names of all nodes."""
         return [f"n{number}" for number in range(len(self.plan.hosted))]
 
-    @property
-    def _task(self) -> list[str]:
+    def _task(self, pause_s: float) -> list[str]:
         plan = self.plan
-        options = {"clients": plan.clients, "pause": plan.pause_s, "variant": plan.variant}
+        options = {"clients": plan.clients, "pause": pause_s, "variant": plan.variant}
         flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
         return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
 
@@ -90,8 +89,8 @@ class World:
             command += ["--optimizer", plan.optimizer.split()[-1]]
             if plan.optimizer in (RELAYED, KEPT):
                 command += ["--optimizer-state", plan.optimizer.split()[0]]
-            command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
-            command += [*self._task, *self._insecure]
+            command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.min_clients)]
+            command += [*self._task(plan.pause_s), *self._insecure]
             if plan.scheme not in OF_EVERYONE:
                 command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
         process = await self._start(TOP_SERVER, command)
@@ -103,7 +102,8 @@ class World:
         host = self.links.addresses[name] if self.links else "127.0.0.1"
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
-        command += [*self._task, "--peer-listen", f"{host}:0", *self._insecure]
+        pause_s = self.plan.pause_s * dict(self.plan.slow).get(number, 1.0)
+        command += [*self._task(pause_s), "--peer-listen", f"{host}:0", *self._insecure]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
         command += ["--policy", NO_POLICY]
         await self._start(name, command)
@@ -236,6 +236,8 @@ async def world(plan: Plan, folder: Path, tag: str) -> AsyncIterator[World]:
         if plan.needs_links:
             ends = [TOP_SERVER, *(f"n{number}" for number in range(len(plan.hosted)))]
             links = stack.enter_context(linked(ends, tag, plan.delay_s, plan.loss, plan.seed))
+            links.rates = {f"n{number}": rate for number, rate in plan.thin}
+            links.idle_s = plan.idle_s
         address = f"{links.addresses[TOP_SERVER]}:7000" if links else f"127.0.0.1:{_free_port()}"
         made = World(plan, folder, address, links, Events(folder / "run" / "events.jsonl"))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 
 from benchmarks.chaos import kept, leftovers, oracle, times
 from benchmarks.chaos.faults import Strike
+from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from tests.support.clock import Clock
 from tests.support.reference import assert_same_bits
 from top_server.record import model_files
 
@@ -128,3 +131,44 @@ def test_what_shows_the_next_fault_does_not_show_one_that_was_over(
     until = times.next_fault(first, [first, second])
     assert times.detection(PLAN, first, lost, [], until) == seconds
     assert times.detection(PLAN, second, lost, [], times.next_fault(second, [first, second])) == 3.0
+
+
+# --- the network of a campaign
+
+
+def packet(source: int, port: int, size: int = 1000, flags: int = 0) -> bytes:
+    """A TCP packet to address 1, port 7000."""
+    ip = bytearray(20)
+    ip[0], ip[9], ip[15], ip[19] = 0x45, 6, source, 1
+    tcp = bytearray(size - 20)
+    tcp[0:2], tcp[2:4], tcp[13] = port.to_bytes(2, "big"), (7000).to_bytes(2, "big"), flags
+    return bytes(ip + tcp)
+
+
+async def test_packets_wait_for_each_other_at_a_thin_link() -> None:
+    clock = Clock()
+    links = Links(0.0, 0.0, random.Random(0), rates={"n0": 10_000.0})
+    assert links._queue_s("n1", "from", packet(2, 1)) == 0
+    assert links._queue_s("n0", "from", packet(1, 1)) == pytest.approx(0.1, abs=0.01)
+    assert links._queue_s("n0", "from", packet(1, 1)) == pytest.approx(0.2, abs=0.01)
+    assert links._queue_s("n0", "to", packet(1, 1)) == pytest.approx(0.1, abs=0.01)
+    clock.advance(5)
+    assert links._queue_s("n0", "from", packet(1, 1)) == pytest.approx(0.1, abs=0.01)
+
+
+async def test_a_middlebox_forgets_idle_connections_and_takes_new_ones() -> None:
+    clock = Clock()
+    links = Links(0.0, 0.0, random.Random(0), idle_s=5.0)
+    opening, later, other = packet(1, 99, flags=2), packet(1, 99), packet(1, 98, flags=2)
+    assert not links._is_forgotten(opening)
+    clock.advance(4)
+    assert not links._is_forgotten(later)
+    clock.advance(4)
+    assert not links._is_forgotten(later)
+    clock.advance(6)
+    assert links._is_forgotten(later)
+    assert links._is_forgotten(later)
+    assert not links._is_forgotten(other)
+    assert not links._is_forgotten(opening)  # the same ports again
+    assert not links._is_forgotten(later)
+    assert links.forgotten == 1

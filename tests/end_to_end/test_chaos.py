@@ -45,6 +45,24 @@ def plan(seed: int, *faults: Fault, optimizer: str = "sgd") -> Plan:
             id="servers",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            "sgd",
+            (Fault("stop", "manager", 0, Moment(1, 1, 0.05), 2.3, times=3, gap_s=0.2),),
+            id="a manager that is frozen again and again",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "sgd",
+            (Fault("stop", "node", 0, Moment(1, 1, 0.05), 2.5, times=3, gap_s=0.4),),
+            id="a node that is frozen again and again",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "sgd",
+            (Fault("stop", "top server", 0, Moment(1, 1, 0.05), 2.9, times=3, gap_s=0.1),),
+            id="a top server that is frozen again and again",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_a_run_that_is_hit_finishes_with_the_oracles_bits_and_leaves_nothing(
@@ -52,12 +70,29 @@ async def test_a_run_that_is_hit_finishes_with_the_oracles_bits_and_leaves_nothi
 ) -> None:
     record = await play(plan(1, *faults, optimizer=optimizer), tmp_path)
     assert record.wrong == []
-    assert len(record.hits) == len(faults)
+    assert len(record.hits) == sum(fault.times for fault in faults)
 
 
 def test_a_seed_gives_the_same_plan_each_time() -> None:
     assert [draw(seed) for seed in range(50)] == [draw(seed) for seed in range(50)]
     assert len({draw(seed) for seed in range(50)}) == 50
+
+
+def test_half_of_the_stops_are_short_and_come_several_times() -> None:
+    stops = [fault for seed in range(400) for fault in draw(seed).faults if fault.kind == "stop"]
+    repeated = [fault for fault in stops if fault.times > 1]
+    assert 0.4 < len(repeated) / len(stops) < 0.6
+    assert all(1.0 <= fault.lasting_s <= 3.0 and fault.gap_s > 0 for fault in repeated)
+
+
+def test_an_absence_that_is_not_named_and_one_that_was_none_are_told() -> None:
+    told = {2: oracle.Told([[0, 1], [2, 3]], skipped={(0, 1)}, failed={1}, away={4})}
+    named = {"event": "clients_missed", "first": 2, "last": 3}
+    assert oracle.unnamed(told, [{**named, "last": 2, "clients": [1, 2, 3, 4]}]) == []
+    assert oracle.unnamed(told, [{**named, "clients": [1, 2, 3]}]) == [
+        "round 2: the absence of client 4 is not named",
+        *(f"round 3: client {client} is called absent" for client in (1, 2, 3)),
+    ]
 
 
 def test_of_a_round_that_was_begun_anew_the_last_time_counts() -> None:
