@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 
@@ -79,13 +80,17 @@ def shortened(text: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts stand for the same value: `1e-1` and `0.1` do, `yes` and `true`, an empty text and `none`."""
+    """Whether two texts stand for the same value, as `1e-1` and `0.1` do.
+
+    So do `yes` and `true`, an empty text and `none`, and two texts for NaN.
+    """
     one, other = (shortened(text.strip()) for text in (one, other))
     if one.lower() in _NONE and other.lower() in _NONE:
         return True
     if one.lower() in _BOOLS and other.lower() in _BOOLS:
         return truth(one) == truth(other)
     try:
-        return float(one) == float(other)
+        numbers = float(one), float(other)
     except ValueError:
         return one == other
+    return numbers[0] == numbers[1] or all(map(math.isnan, numbers))  # NaN is not equal to itself
