@@ -10,7 +10,9 @@ UserError
 An expected failure between processes is not an exception but a value: `fedgsp.messages.Failure`.
 """
 
-from collections.abc import Iterable
+import errno
+import re
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 #: One row of a list of what must not be: whether it is so, what is wrong about it, and what to do.
@@ -77,9 +79,31 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+#: Number of an error of the operating system -> what to do if a file cannot be written.
+_REMEDIES: Mapping[int, str] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room on that disk"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "let this user write there, or choose another place"),
+    errno.ENOENT: "make the folder that it belongs in",
+    errno.ENOTDIR: "a part of this path is a file and no folder: choose another path",
+    errno.EISDIR: "there is a folder of that name: choose another name",
+    errno.EEXIST: "there is a file of that name: choose another name",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+#: How safetensors, which is written in Rust, names an error of the operating system.
+_OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
+
+
+def remedy_of(error: Exception) -> str:
+    """What to do if a file cannot be written."""
+    number = getattr(error, "errno", None)
+    if number is None and (found := _OF_RUST.search(str(error))):
+        number = int(found[1])
+    return _REMEDIES.get(number or 0, "check that path, and the disk")
+
+
 def not_written(path: object, error: Exception) -> RunError:
     """The error of a run that cannot write a file or a folder."""
-    return RunError(f"{path} cannot be written: {reason_of(error)}", "make room on that disk")
+    return RunError(f"{path} cannot be written: {reason_of(error)}", remedy_of(error))
 
 
 def valid(fits: object, what: str, error: type[Exception] = ValueError) -> None:

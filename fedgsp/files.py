@@ -3,6 +3,7 @@
 And writes files that nobody else may read.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -61,7 +62,8 @@ def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
                 os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise not_written(path, error) from error
 
 

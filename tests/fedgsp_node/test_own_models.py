@@ -120,7 +120,7 @@ def test_a_disk_that_takes_nothing_fails_the_order(tmp_path: Path) -> None:
     with pytest.raises(OrderError) as caught:
         node.train(0, "initial", "r1")
     assert caught.value.failure.code is FailureCode.UNSPECIFIED
-    assert "make room on that disk" in caught.value.failure.detail
+    assert "No such file or directory; make the folder that it belongs in" in caught.value.failure.detail
 
 
 def test_a_result_of_a_round_is_kept_through_the_next_whatever_that_starts_from(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_a_head_that_cannot_be_kept_fails_the_order(tmp_path: Path) -> Non
     async with node(state_dir=tmp_path / "state") as n:
         (tmp_path / "state").rmdir()
         failure = await why_not(n.do(personal(bare(n), "a")))
-        assert "make room on that disk" in failure.detail
+        assert "No such file or directory; make the folder that it belongs in" in failure.detail
         assert (await why_not(n.store.get("a"))) == failure
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.discriminators import most_bytes
-from fedgsp.errors import ConfigError, RunError
+from fedgsp.errors import ConfigError, RunError, not_written
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
@@ -218,7 +218,7 @@ class Distances(Profile[DistanceOptions]):
         try:
             path.write_text(json.dumps(document) + "\n", encoding="utf-8")
         except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror}", "make room on that disk") from error
+            raise not_written(path, error) from error
 
 
 def _bytes_moved(outcome: GroupOutcome) -> int:
