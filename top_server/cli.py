@@ -18,7 +18,6 @@ from fedgsp.parts import Part, Parts
 from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
-from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.baseline import local_run
@@ -123,9 +122,9 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
     directory = RunDirectory(path.absolute())
     check_tree("--extend" if extends else "--resume", directory.path)
     resumed = resuming.find(directory, extends)
-    had = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
+    had = resuming.settings_of(resumed, directory)
     resuming.work_there(resumed, had)
-    close_to_others(directory)
+    close_to_others(directory, resumed.flag)
     if extends:
         resuming.check_settings(resumed, had)
         extend.check(had, choose(had), resumed.round, flags["rounds"])

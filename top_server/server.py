@@ -53,7 +53,7 @@ from top_server.optimization import check_own_optimizer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
-from top_server.record.directory import RunDirectory, make_state, prepare, usable
+from top_server.record.directory import RunDirectory, make_state, prepare, usable, write_config
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
     Listening,
@@ -238,7 +238,9 @@ async def _play(
             await state.restore(context, progress, merging, profile, resumed.saved)
         if resumed and resumed.extends:
             await extend.check_kept(context, progress, merging, resumed.round)
-            extend.begin(directory, config)
+            # First of all: cut off before its event, the run is still a finished one, whatever config.toml says of
+            # `rounds`; cut off after its event, it is resumed with these settings.
+            write_config(directory, config)
         kind = RunResumed if resumed else RunStarted
         context.journal.record(
             kind(
@@ -255,6 +257,7 @@ async def _play(
         )
         if resumed and resumed.extends:
             context.audit.note("extended", rounds=config.rounds)
+            state.reopen(directory)
         check_head(scheme, membership.tensors)
         first = membership.standard
         check_additions(scheme, first.features, first.tensors, membership.tensors)

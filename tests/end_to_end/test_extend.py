@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
+from fedgsp.errors import ConfigError
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import NodeSettings, RunConfig
 from tests.support.cluster import nodes, play, settings
 from tests.support.extended import extended
+from tests.support.extended import resumed as continued
 from tests.support.managers_here import managers_here
 from tests.support.processes import assert_gone, program, resumed, top_server
 from top_server import audit
 from top_server.record.directory import RunDirectory, write_config
+from top_server.record.events.run import RunResumed
 from top_server.record.history import read_lines
+from top_server.record.journal import Journal
 from top_server.record.model_files import load as load_model
 from top_server.resume import state
+from top_server.resume.audit import opened
 
 CLIENTS = 6
 SHORT, LONG = 2, 4
@@ -152,19 +157,46 @@ async def test_an_extension_that_was_killed_with_everything_is_resumed_to_the_sa
     assert_same_models(directory, longer.directory)
 
 
-@pytest.mark.parametrize("step", ["write_config", pytest.param("reopen", marks=pytest.mark.slow)])
-async def test_an_extension_that_is_cut_off_before_its_event_is_begun_again(
+STEPS = ("config", "event", "note", "state")
+
+
+@pytest.mark.parametrize(
+    "step", ["config", "event", *(pytest.param(step, marks=pytest.mark.slow) for step in ("note", "state"))]
+)
+async def test_an_extension_that_is_cut_off_after_any_step_of_its_begin_is_extended_again_or_resumed(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managers_here(monkeypatch)
     longer = await play(configured(tmp_path / "long", "fedgsp", LONG), hosts(None))
     short = await play(configured(tmp_path / "run", "fedgsp", SHORT), hosts(None))
-    config = dataclasses.replace(load(RunConfig, short.directory.config), rounds=LONG)
-    state.reopen(short.directory)
-    if step == "write_config":
-        write_config(short.directory, config)
-    on = await extended(short.directory, LONG, hosts(None))
+    begin_to_extend(short.directory, STEPS.index(step))
+    if step == "config":
+        with pytest.raises(ConfigError, match="that run is finished"):
+            await continued(short.directory, hosts(None))
+        on = await extended(short.directory, LONG, hosts(None))
+    else:
+        with pytest.raises(ConfigError, match="that run is not finished"):
+            await extended(short.directory, LONG, hosts(None))
+        on = await continued(short.directory, hosts(None))
+    assert [row["round"] for row in on.rows] == [1, 2, 3, 4]
     assert_same_models(on.directory, longer.directory)
+    assert audit.verify(on.directory).finished
+
+
+def begin_to_extend(directory: RunDirectory, steps: int) -> None:
+    """Leaves a finished run as a top server that extends it would, cut off after so many steps beyond the first."""
+    begun = next(event for event in read_lines(directory.events) if event["event"] == "run_started")
+    config = dataclasses.replace(load(RunConfig, directory.config), rounds=LONG)
+    write_config(directory, config)
+    if steps > 0:
+        with Journal(directory) as journal:
+            told = {name: value for name, value in begun.items() if name not in ("time", "event")}
+            journal.record(RunResumed(**told | {"round": SHORT, "rounds": LONG}))
+    if steps > 1:
+        with opened(directory, begun["run"], None, None, resumed=True) as log:
+            log.note("extended", rounds=LONG)
+    if steps > 2:
+        state.reopen(directory)
 
 
 def assert_same_models(directory: RunDirectory, other: RunDirectory) -> None:

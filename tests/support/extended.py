@@ -1,4 +1,4 @@
-"""A finished run is extended in the test's own event loop, as `cluster.play` plays a new one."""
+"""A run is extended or resumed in the test's own event loop, as `cluster.play` plays a new one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from fedgsp.errors import RunError
-from fedgsp.settings.files import load
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
 from tests.support.cluster import Finished
@@ -21,7 +20,22 @@ from top_server.resume import find as resuming
 async def extended(directory: RunDirectory, rounds: int, hosts: Sequence[NodeSettings]) -> Finished:
     """What `top-server --extend` does, with nodes of this process."""
     found = resuming.find(directory, extends=True)
-    config = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path, rounds=rounds)
+    config = resuming.settings_of(found, directory)
+    resuming.check_settings(found, config)
+    return await _continued(directory, found, dataclasses.replace(config, rounds=rounds), hosts)
+
+
+async def resumed(directory: RunDirectory, hosts: Sequence[NodeSettings]) -> Finished:
+    """What `top-server --resume` does, with nodes of this process."""
+    found = resuming.find(directory)
+    config = resuming.settings_of(found, directory)
+    resuming.check_settings(found, config)
+    return await _continued(directory, found, config, hosts)
+
+
+async def _continued(
+    directory: RunDirectory, found: resuming.Resumed, config: RunConfig, hosts: Sequence[NodeSettings]
+) -> Finished:
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     events: list[Line] = []
 

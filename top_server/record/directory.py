@@ -110,7 +110,7 @@ def _text(config: RunConfig) -> str:
 
 
 def write_config(directory: RunDirectory, config: RunConfig) -> None:
-    """Replace the settings of a run that has not begun, all at once; raises RunError if that fails."""
+    """Replace the settings of a run, all at once; raises RunError if that fails."""
     new = directory.config.with_suffix(".new")
     try:
         new.write_text(_text(config), encoding="utf-8")
@@ -135,12 +135,12 @@ def make_state(directory: RunDirectory) -> None:
             logger.warning("%s can be read by others on this machine: %s", folder, error.strerror)
 
 
-def close_to_others(directory: RunDirectory) -> None:
+def close_to_others(directory: RunDirectory, flag: str) -> None:
     """Take from other users all access to the files of a run, which an earlier version, or a person, may have given.
 
-    The directory itself keeps its rights: it may hold other files. ConfigError if that fails.
+    The directory itself keeps its rights: it may hold other files. ConfigError that names `flag` if that fails.
     """
-    with usable(directory, "--resume"):
+    with usable(directory, flag):
         keep_from_others([path for path in vars(directory).values() if path != directory.path])
 
 

@@ -36,7 +36,7 @@ def opened(
         raise DataError(f"{directory.audit} cannot be read: {error.strerror}", "restore the file") from None
     else:
         if found.certificate is not None and signer is None:
-            raise ConfigError("--resume: the audit log of this run is signed", "give the three --tls flags")
+            raise ConfigError("the audit log of this run is signed, and there is no key", "give the three --tls flags")
     with AuditLog(directory.audit, run, signer, found.rounds) as log:
         log.note(
             "resumed" if resumed else "began",

@@ -14,8 +14,6 @@ from top_server.models import Held
 from top_server.profiles import PROFILES
 from top_server.profiles.options import PriorOptions
 from top_server.progress import Progress
-from top_server.record.directory import RunDirectory, write_config
-from top_server.resume import state
 from top_server.run import RunContext
 from top_server.schemes import Scheme
 
@@ -95,9 +93,3 @@ async def _lost(context: RunContext, progress: Progress, number: int, models: di
     gone = {one.client for one in outcome.skipped if one.failure and one.failure.code is FailureCode.NO_SUCH_MODEL}
     anew = {one.client for one in outcome.done if isinstance(one.result, Evaluated) and one.result.afresh}
     return gone | (anew & began)
-
-
-def begin(directory: RunDirectory, config: RunConfig) -> None:
-    """Makes a finished run one that can be resumed, of more rounds; raises RunError if the disk is full."""
-    state.reopen(directory)
-    write_config(directory, config)

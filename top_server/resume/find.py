@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.addresses import check_address
-from fedgsp.errors import ConfigError, DataError, RunError, reason_of
+from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
 from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
-from fedgsp.settings.files import dump
+from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Moved, Trace
@@ -75,13 +75,18 @@ class Resumed:
         """The last finished round; 0 if none is."""
         return self.saved.round if self.saved is not None else 0
 
+    @property
+    def flag(self) -> str:
+        """The flag with which the user gave the directory."""
+        return _flag(self.extends)
+
 
 def find(directory: RunDirectory, extends: bool = False) -> Resumed:
     """Reads a run's directory; raises ConfigError if the run cannot be resumed, DataError if it is damaged.
 
     With `extends`, the run must be finished, and otherwise it must not be.
     """
-    asked = f"{'--extend' if extends else '--resume'} {directory.path}"
+    asked = f"{_flag(extends)} {directory.path}"
     if not directory.events.exists():
         raise ConfigError(f"{asked} holds no run", "give the directory of a run (its --run-dir)")
     try:
@@ -93,6 +98,20 @@ def find(directory: RunDirectory, extends: bool = False) -> Resumed:
         ) from None
 
 
+def _flag(extends: bool) -> str:
+    return "--extend" if extends else "--resume"
+
+
+def settings_of(resumed: Resumed, directory: RunDirectory) -> RunConfig:
+    """The settings in config.toml of the run; raises UserError if they cannot be read.
+
+    For a run that is extended, `rounds` is the number of rounds that it had, by its record: an earlier extension may
+    have been cut off after it wrote its own number into config.toml.
+    """
+    settings = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
+    return dataclasses.replace(settings, rounds=resumed.rounds) if resumed.extends else settings
+
+
 def work_there(resumed: Resumed, config: RunConfig) -> None:
     """Changes to the working directory of the run; raises ConfigError if it is gone.
 
@@ -101,7 +120,7 @@ def work_there(resumed: Resumed, config: RunConfig) -> None:
     """
     if config.local_nodes and ":" in config.task and resumed.directory.resolve() != Path.cwd():
         raise ConfigError(
-            f"--resume: this run imports {config.task} from {resumed.directory}, according to its record",
+            f"{resumed.flag}: this run imports {config.task} from {resumed.directory}, according to its record",
             f"if you trust the code there, run: cd {shlex.quote(str(resumed.directory))}",
         )
     try:
@@ -116,22 +135,24 @@ def work_there(resumed: Resumed, config: RunConfig) -> None:
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
     """Raises ConfigError if the settings in the directory are not those that the run had.
 
-    A run that was extended has more rounds than its state may say.
+    A run that was extended may have more rounds than its state says, so that its record counts.
     """
     if resumed.saved is None:
         return
     try:
         had = parse_toml(resumed.saved.document["config"])
     except ValueError as error:
-        raise DataError(f"--resume: config in {resumed.saved.folder} is not TOML: {error}", "restore it") from None
-    if resumed.ends and not resumed.extends:
+        raise DataError(
+            f"{resumed.flag}: config in {resumed.saved.folder} is not TOML: {error}", "restore it"
+        ) from None
+    if resumed.ends:
         had["rounds"] = resumed.rounds
     have = parse_toml(dump(dataclasses.replace(settings, run_dir=None)))
     compared = (had.keys() | have.keys()).difference(may_change())
     if changed := sorted(name for name in compared if had.get(name) != have.get(name)):
         raise ConfigError(
-            f"--resume: {', '.join(map(flag, changed))} in config.toml is not what the run had",
-            "restore that file: a run that is resumed has the settings that it began with",
+            f"{resumed.flag}: {', '.join(map(flag, changed))} in config.toml is not what the run had",
+            "restore that file: a run that is continued has the settings that it began with",
         )
 
 
@@ -201,7 +222,7 @@ def mend(directory: RunDirectory, done: int) -> None:
         _keep(directory.events, lambda _: True)
         _keep(directory.history, lambda row: row["round"] <= done)
     except OSError as error:
-        raise RunError(f"{directory.path} cannot be mended: {error.strerror}", "make room on that disk") from error
+        raise RunError(f"{directory.path} cannot be mended: {reason_of(error)}", remedy_of(error)) from error
 
 
 def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -19,7 +19,7 @@ from tests.support.events import named
 from top_server import cli
 from top_server.groups.run import MOST_MANAGERS, MOST_NUMBERED
 from top_server.groups.task import Moved
-from top_server.record.directory import RunDirectory
+from top_server.record.directory import RunDirectory, write_config
 from top_server.record.journal import Journal
 from top_server.resume import find as resuming
 
@@ -194,11 +194,11 @@ ON = {"event": "run_resumed", "run": "abc", "directory": "/", "round": 1, "round
 
 
 def test_a_finished_run_is_found_to_be_extended(tmp_path: Path) -> None:
-    directory = recorded(tmp_path, [*BEGIN, *FINISHED], 1)
-    saved(directory, 1, name="finished")
+    directory = recorded(tmp_path, [BEGIN[0], BEGIN[1] | {"rounds": 1}, *FINISHED], 1)
+    saved(directory, 1, RunConfig(rounds=1), name="finished")
     found = resuming.find(directory, extends=True)
     assert (found.round, found.extends, found.ends, found.times, found.interrupted) == (1, True, (1,), 1, None)
-    resuming.check_settings(found, RunConfig())
+    resuming.check_settings(found, RunConfig(rounds=1))
     with pytest.raises(ConfigError, match="is finished") as caught:
         resuming.find(directory)
     assert "to add rounds, use --extend with --rounds" in caught.value.remedy
@@ -216,6 +216,40 @@ def test_an_extended_run_is_resumed_with_the_rounds_that_its_record_tells(tmp_pa
     with pytest.raises(ConfigError, match="that run is not finished") as caught:
         resuming.find(directory, extends=True)
     assert f"--resume {directory.path}" in caught.value.remedy
+
+
+def test_a_finished_run_has_the_rounds_of_its_record_whatever_an_extension_wrote_before_it_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    directory = recorded(tmp_path, [BEGIN[0], BEGIN[1] | {"rounds": 1}, *FINISHED], 1)
+    saved(directory, 1, RunConfig(rounds=1), name="finished")
+    write_config(directory, RunConfig(rounds=3))
+    found = resuming.find(directory, extends=True)
+    settings = resuming.settings_of(found, directory)
+    assert (settings.rounds, settings.run_dir) == (1, tmp_path)
+    resuming.check_settings(found, settings)
+    write_config(directory, RunConfig(rounds=3, seed=8))
+    with pytest.raises(ConfigError, match=r"--extend: --seed in config\.toml is not what the run had"):
+        resuming.check_settings(found, resuming.settings_of(found, directory))
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--extend"])
+def test_an_error_begins_with_the_flag_that_was_given(flag: str, tmp_path: Path) -> None:
+    home, away = tmp_path / "home", tmp_path / "run"
+    for folder in (home, away):
+        folder.mkdir()
+    begin = BEGIN[1] | {"directory": str(home), "rounds": 1}
+    directory = recorded(away, [BEGIN[0], begin, *(FINISHED if flag == "--extend" else [])], 1)
+    saved(directory, 1, RunConfig(rounds=1, seed=8))
+    found = resuming.find(directory, extends=flag == "--extend")
+    with pytest.raises(ConfigError, match=f"^{flag}: this run imports my:Task from"):
+        resuming.work_there(found, RunConfig(local_nodes=1, task="my:Task"))
+    with pytest.raises(ConfigError, match=f"^{flag}: --seed in config.toml"):
+        resuming.check_settings(found, RunConfig(rounds=1))
+    state = next(directory.state.iterdir()) / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"config": "no TOML"}))
+    with pytest.raises(DataError, match=f"^{flag}: config in .* is not TOML"):
+        resuming.check_settings(resuming.find(directory, extends=flag == "--extend"), RunConfig(rounds=1))
 
 
 def test_without_its_state_a_finished_run_is_not_extended(tmp_path: Path) -> None:
