@@ -70,8 +70,11 @@ class HostedData:
         return data
 
 
-def hosted_ids(task: Task, ids: Iterable[int] | None) -> tuple[int, ...]:
-    """The clients that a node hosts, all clients of the task for None; TaskError if the task does not have them."""
+def hosted_ids(task: Task, ids: Iterable[int] | None, flag: str = "--clients") -> tuple[int, ...]:
+    """The clients that a node hosts, all clients of the task for None; TaskError if the task does not have them.
+
+    `flag` is where the user has named them.
+    """
     hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
     require(hosted, "there is no client to host", "give the task at least one client, or name some")
     twice = next((client for client, times in Counter(hosted).items() if times > 1), None)
@@ -80,7 +83,7 @@ def hosted_ids(task: Task, ids: Iterable[int] | None) -> tuple[int, ...]:
         require(
             0 <= client < task.num_clients,
             f"client {client} does not exist: the task has {task.num_clients} clients",
-            f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
+            f"choose {flag} from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
         )
     return hosted
 

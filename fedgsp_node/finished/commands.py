@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from fedgsp.options import options, parse_clients
 from fedgsp.settings.checks import check_name
 from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.tasks import TASKS
+from fedgsp.words import with_name
 
 if TYPE_CHECKING:
     from fedgsp.task import Task
@@ -65,6 +67,7 @@ def export(
     from fedgsp_node.finished import export as exporting  # imports torch, which takes seconds
     from fedgsp_node.personal_state import PersonalState
 
+    exporting.check_out(out)
     file = run.model(model, client)
     exporting.export(
         run,
@@ -102,11 +105,14 @@ def evaluate(
         run.model(model, client)  # refuses before anything is loaded
     from fedgsp_node import devices
     from fedgsp_node.finished import evaluate as evaluating
+    from fedgsp_node.hosted_data import names_of
     from fedgsp_node.personal_state import PersonalState
 
+    here = loaded()
+    names = names_of(here)
     scores, together = evaluating.evaluate(
         run,
-        loaded(),
+        here,
         ids,
         model,
         part=part,
@@ -115,13 +121,17 @@ def evaluate(
         tell=_tell,
     )
     if json:
-        each = {str(client): score.as_json() for client, score in scores.items()}
+        each = {str(client): _named(client, names) | score.as_json() for client, score in scores.items()}
         typer.echo(json_format.dumps({"clients": each, "together": together.as_json()}))
         return
     for client, score in scores.items():
-        typer.echo(f"client {client}: {score}")
+        typer.echo(f"client {with_name(client, names)}: {score}")
     if len(scores) > 1:
         typer.echo(f"together: {together}")
+
+
+def _named(client: int, names: Mapping[int, str]) -> dict[str, str]:
+    return {"name": names[client]} if client in names else {}
 
 
 def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[RunRecord, Any]:

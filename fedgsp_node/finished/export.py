@@ -1,22 +1,50 @@
 """Puts a whole model of a run into a file, or into a folder that transformers reads."""
 
+import contextlib
 from pathlib import Path
 
 import safetensors.torch
 import torch
 
-from fedgsp.errors import ConfigError, not_written
+from fedgsp.errors import ConfigError, not_written, reason_of
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp.task import Task
 from fedgsp_node.finished.pretrained import write_folder
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.finished.tensors import Arrays, Tell, check_constants, tensors_of
+from fedgsp_node.hosted_data import hosted_ids
 from fedgsp_node.making import model_of
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
 from fedgsp_node.users_code import guarded
 
 SUFFIX = ".safetensors"
+
+
+def check_out(out: Path) -> None:
+    """Raises ConfigError if `out` exists already, unless it is a folder, or cannot be made: no file is replaced."""
+    is_file_name = out.suffix == SUFFIX
+    try:
+        exists, is_folder = out.exists() or out.is_symlink(), out.is_dir()
+        in_the_way = [str(path) for path in out.parents if path.exists() and not path.is_dir()]
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
+        raise ConfigError(f"--out {out} cannot be used: {reason_of(error)}", "give another path") from None
+    ConfigError.refuse(
+        [
+            (in_the_way, f"--out {out}: {', '.join(in_the_way)} is a file and no folder", "give another path"),
+            (
+                exists and not is_folder and not is_file_name,
+                f"--out {out} is a file already, and its name does not end in {SUFFIX}",
+                f"give a new name that ends in {SUFFIX}, or a folder for a model of transformers",
+            ),
+            (exists and not is_folder, f"--out {out} exists already", "give another name, or remove that file"),
+            (
+                is_folder and is_file_name,
+                f"--out {out} is a folder, and a name that ends in {SUFFIX} is that of a file",
+                "give another name",
+            ),
+        ]
+    )
 
 
 def export(
@@ -34,6 +62,8 @@ def export(
 
     `client` and `personal` say whose head or personal model is put in. Raises UserError.
     """
+    if client is not None:
+        hosted_ids(task, (client,), "--client")
     module = guarded(lambda: model_of(task, run.constants_seed), "model()")
     named = tuple(task.constant)
     stays = constants(module, named)
@@ -82,5 +112,6 @@ def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: Mo
         safetensors.torch.save_file(copies, aside, {"format": "pt", **said})
         aside.replace(out)
     except (OSError, safetensors.SafetensorError) as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         raise not_written(out, error) from error

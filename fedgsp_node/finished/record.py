@@ -38,11 +38,11 @@ class ModelFile:
         return self.path.stem
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """The tensors by name; raises DataError if the file is cut."""
+        """The tensors by name; raises DataError if the file is cut, or has a dtype that numpy lacks."""
         try:
             with safetensors.safe_open(self.path, framework="numpy") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (OSError, safetensors.SafetensorError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
             raise DataError(f"{self.path} cannot be read: {error}", _RESTORE) from None
 
 

@@ -28,3 +28,9 @@ class Tied(Digits):
         module = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10))
         module[2].weight = module[1].weight
         return module
+
+
+class Named(Frozen):
+    """One of its clients has a name."""
+
+    client_names = {1: "Charité"}  # noqa: RUF012 - as a task of a user has it

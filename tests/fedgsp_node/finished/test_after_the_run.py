@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from fedgsp.errors import ConfigError, DataError, TaskError, UserError
@@ -20,11 +20,11 @@ from fedgsp_node.cli import app
 from fedgsp_node.making import model_of
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
-from tests.support.frozen_task import Frozen, Tied
+from tests.support.frozen_task import Frozen, Named, Tied
 from tests.support.run_directories import RUN, trained, write
 from tests.support.tokens_task import Partly, Tokens
 
-FROZEN, TIED = (f"tests.support.frozen_task:{name}" for name in ("Frozen", "Tied"))
+FROZEN, NAMED, TIED = (f"tests.support.frozen_task:{name}" for name in ("Frozen", "Named", "Tied"))
 THREE = {"clients": "3"}
 
 
@@ -144,8 +144,8 @@ def grouped(tmp_path: Path) -> Path:
 
 def test_a_client_names_the_model_of_its_group(grouped: Path, tmp_path: Path) -> None:
     for client, seed in ((2, 1), (1, 2)):
-        told("export", grouped, "--client", str(client), "--out", tmp_path / "one.safetensors")
-        state = load_file(tmp_path / "one.safetensors")
+        told("export", grouped, "--client", str(client), "--out", tmp_path / f"{client}.safetensors")
+        state = load_file(tmp_path / f"{client}.safetensors")
         assert all(np.array_equal(state[name], array) for name, array in trained(Digits(3), seed).arrays.items())
     found = json.loads(told("evaluate", grouped, "--json").stdout)["clients"]
     assert [found[str(client)]["model"] for client in range(3)] == [
@@ -188,6 +188,7 @@ def test_a_personal_model_is_taken_from_the_node_and_named_if_it_is_not_here(tmp
     kept = PersonalState(tmp_path / "state")
     kept.open(RUN)
     kept.put(1, PERSONAL_MODEL, own.arrays, "3")
+    out = tmp_path / "another.safetensors"
     result = told("export", run, "--client", "1", "--state-dir", tmp_path / "state", "--out", out)
     assert np.array_equal(load_file(out)["1.weight"], own.arrays["1.weight"])
     assert not result.stderr
@@ -260,6 +261,68 @@ def test_a_mistake_is_told_with_what_to_do(
     with pytest.raises(kind, match=what) as caught:
         told(*(word.format(run=grouped) for word in words))
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("out", "what"),
+    [
+        ("here.safetensors", r"--out .*/here\.safetensors exists already; give another name, or remove that file"),
+        ("link.safetensors", r"--out .*/link\.safetensors exists already"),
+        (
+            "task.py",
+            r"--out .*/task\.py is a file already, and its name does not end in \.safetensors; give a new name",
+        ),
+        ("folder.safetensors", r"--out .* is a folder, and a name that ends in \.safetensors is that of a file"),
+        ("task.py/x.safetensors", r"--out .*: .*/task\.py is a file and no folder; give another path"),
+        ("n" * 240 + ".safetensors", r"n\.safetensors cannot be written: .*File name too long"),
+        ("n" * 300 + ".safetensors", "File name too long"),
+    ],
+)
+def test_nothing_is_written_over_and_a_name_that_cannot_be_is_told(out: str, what: str, tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    (tmp_path / "here.safetensors").write_text("mine")
+    (tmp_path / "task.py").write_text("mine")
+    (tmp_path / "link.safetensors").symlink_to("nowhere")
+    (tmp_path / "folder.safetensors").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=what) as caught:
+        told("export", run, "--out", tmp_path / out)
+    assert caught.value.remedy
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "here.safetensors").read_text() == (tmp_path / "task.py").read_text() == "mine"
+
+
+def test_the_models_of_the_run_itself_are_not_written_over(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    with pytest.raises(ConfigError, match="exists already"):
+        told("export", run, "--out", run / "models" / "final.safetensors")
+
+
+def test_a_client_that_the_task_does_not_have_is_refused_where_all_have_one_model(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    for words, flag in (
+        (("export", run, "--client", "9", "--out", tmp_path / "x.safetensors"), "--client"),
+        (("evaluate", run, "--clients", "9"), "--clients"),
+    ):
+        with pytest.raises(TaskError, match="client 9 does not exist: the task has 3 clients") as caught:
+            told(*words)
+        assert f"choose {flag} from 0-2" in caught.value.remedy
+
+
+def test_a_client_is_shown_with_its_name(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Named(), {"final": (trained(Named(), 5), ())}, task=NAMED, task_option={})
+    lines = told("evaluate", run, "--task", NAMED).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["client 0", "client 1 (Charité)", "client 2", "together"]
+    found = json.loads(told("evaluate", run, "--task", NAMED, "--json").stdout)["clients"]
+    assert [one.get("name") for one in found.values()] == [None, "Charité", None]
+
+
+def test_a_model_of_a_dtype_that_numpy_lacks_is_an_error_of_the_file(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    eighth = {"1.weight": torch.zeros(2).to(torch.float8_e4m3fn)}
+    save_file(eighth, run / "models" / "final.safetensors", {"round": "3"})
+    with pytest.raises(DataError, match=r"final\.safetensors cannot be read: .*float8_e4m3fn"):
+        told("evaluate", run, "--clients", "0")
 
 
 def test_an_unfinished_run_has_only_models_of_its_rounds(tmp_path: Path) -> None:
