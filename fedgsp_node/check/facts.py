@@ -78,11 +78,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Round trip in seconds; bytes per second, up and down together, of at least `sample` bytes."""
+    """Round trip in seconds; bytes per second, up and down together, of the full messages that were sent."""
 
     round_trip_s: float
     bytes_per_s: float
-    #: Whether the rate is only an upper bound: the sample did not come back in time.
+    #: Whether the rate is only an upper bound: no full message came back in time.
     at_most: bool = False
 
 
@@ -132,6 +132,8 @@ class Facts:
     protocol: int
     own_versions: Mapping[str, str]
     insecure: bool = False
+    #: For how many seconds the data may be read (--data-timeout); 0 for no limit.
+    data_timeout: float = 0.0
 
     own: Fact[Certificate] = None
     proxy: Fact[Reached] = None

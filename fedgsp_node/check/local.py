@@ -35,6 +35,7 @@ async def look(settings: CheckSettings, policy: Policy, facts: Facts) -> Clients
     work = Work()
     await _in_time(settings.data_timeout, lambda: _work(work, settings, device))
     work.stop()
+    facts.data_timeout = settings.data_timeout
     facts.task, facts.data, facts.model = work.facts(settings.data_timeout)
     if isinstance(work.task, Task):
         facts.policy = attempt(lambda: _allowed(settings, policy, work.task))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fedgsp_node.check.facts import Data, Facts, Model
 from fedgsp_node.check.finding import Finding, bad, good
 
@@ -20,14 +22,21 @@ def judge_data(data: Data, facts: Facts) -> Finding:
     train, test = (sum(getattr(one, f"{part}_samples") for one in data.sizes.values()) for part in ("train", "test"))
     read = f"{len(data.sizes)} of {data.wanted} clients have {train} training and {test} test samples"
     if data.failed:
-        told = [error.what for error in list(data.failed.values())[:MOST_TOLD]]
+        shown = list(data.failed.items())[:MOST_TOLD]
+        # Errors that differ in the number of the client alone are one error, with the words of the first client.
+        told = {_without(client, error.what): error.what for client, error in reversed(shown)}
         more = [f"{len(data.failed) - MOST_TOLD} more clients"] if len(data.failed) > MOST_TOLD else []
-        who = ", ".join(map(str, list(data.failed)[:MOST_TOLD]))
-        words = f"data of client {who} cannot be used: {'; '.join(dict.fromkeys([*told, *more]))} ({read})"
+        who = ", ".join(str(client) for client, _ in shown)
+        words = f"data of client {who} cannot be used: {'; '.join([*reversed(told.values()), *more])} ({read})"
         return bad(words, next(iter(data.failed.values())).remedy)
     if len(data.sizes) < data.wanted:
-        return bad(f"not all data were read within {data.seconds:.0f} s: {read}", SLOW)
+        return bad(f"not all data were read within {facts.data_timeout:g} s: {read}", SLOW)
     return good(f"{read}, read in {data.seconds:.1f} s; a check sends no counts to the top server")
+
+
+def _without(client: int, words: str) -> str:
+    """The words about a client without its number, and without its name, which stands after the number."""
+    return re.sub(rf"\b{client}\b(?: \([^()]*\))?", "", words)
 
 
 def judge_model(model: Model, facts: Facts) -> Finding:

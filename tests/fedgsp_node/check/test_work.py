@@ -11,7 +11,7 @@ import fedgsp
 from fedgsp.errors import DataError, TaskError
 from fedgsp.report import State
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.check.facts import NO_TASK, Data, Model, Unchecked
+from fedgsp_node.check.facts import NO_TASK, Data, Facts, Model, Unchecked
 from fedgsp_node.check.task import judge_data
 from fedgsp_node.check.work import Work
 from tests.support.blobs_task import Blobs
@@ -104,6 +104,18 @@ def test_errors_of_single_clients_do_not_hide_each_other(error: Exception) -> No
     assert words.count("the file is cut") == isinstance(error, DataError)  # the same words once
 
 
+def test_the_same_error_of_several_clients_is_told_once_though_each_names_its_client() -> None:
+    failed = {
+        0: TaskError("client 0's x holds NaN or infinite values", "impute them"),
+        1: TaskError("client 1 (Charité)'s x holds NaN or infinite values", "impute them"),
+        2: DataError("data/2.csv is cut", "fetch it again"),
+        3: DataError("data/3.csv is cut", "fetch it again"),
+    }
+    words = judge_data(Data(4, {}, failed, 1.0), None).words  # type: ignore[arg-type]
+    told = "client 0's x holds NaN or infinite values; data/2.csv is cut; 1 more clients"
+    assert words.startswith(f"data of client 0, 1, 2 cannot be used: {told} (0 of 4 clients")
+
+
 def test_without_any_usable_client_the_model_is_not_tried() -> None:
     class Empty(Blobs):
         def data(self, client: int) -> ClientData:
@@ -143,8 +155,9 @@ def test_data_that_are_not_read_in_time_are_told_with_those_that_are() -> None:
         gate.set()
         thread.join()
     assert isinstance(data, Data)
-    finding = judge_data(data, None)  # type: ignore[arg-type]
-    assert (finding.state, "1 of" in finding.words) == (State.BAD, True)
+    facts = Facts(address="", now=0.0, protocol=1, own_versions={}, data_timeout=5.0)
+    finding = judge_data(data, facts)
+    assert (finding.state, "not all data were read within 5 s: 1 of" in finding.words) == (State.BAD, True)
     assert "--data-timeout" in finding.remedy
     assert isinstance(model, TaskError)
     assert "not ready after 5 s" in model.what
