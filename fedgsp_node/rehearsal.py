@@ -160,7 +160,15 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
     except (Exception, SystemExit) as error:  # schemes that need them are refused when the run starts
         logger.info("the task has no class histograms, which some schemes need: %s", where(error))
         lacks.add(CLASS_COUNTS)
-    found = declared(task, lacks, set[str]().union(*(metrics for _, metrics in seen)))
+    metrics = set[str]().union(*(metrics for _, metrics in seen))
+    found = declared(task, lacks, metrics)
+    if unknown := sorted(task.combine.keys() - metrics):
+        logger.warning(
+            "the task's combine names %s, and metrics() returned %s for two samples: correct the name,"
+            " or ignore this if these metrics need more samples",
+            ", ".join(map(repr, unknown)),
+            ", ".join(map(repr, sorted(metrics))) or "none",
+        )
     if ACCURACY in lacks:
         logger.info("the task has no accuracy: correct() finds no class per sample; its score is %s", found.score)
     return found

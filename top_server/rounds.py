@@ -11,6 +11,7 @@ import numpy as np
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, Results
+from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
 from top_server.evaluation import VALIDATION, evaluate
 from top_server.evidence import Evidence
@@ -138,6 +139,9 @@ async def _try(
     evaluated = validated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
+        if evaluated is not None and not evaluated.score_per_client and number <= context.config.evaluate_every:
+            score = metric_of(context.membership.scoring.score)
+            logger.warning("no client has a number for %r, which rates the models: is that its name?", score)
         validated = await evaluate(context, progress, merging, number, VALIDATION)
     return context.journal.finish_round(
         row_of(

@@ -134,6 +134,18 @@ def test_nothing_is_said_of_histograms_that_can_be_used(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+@pytest.mark.parametrize(("combine", "names"), [({"rsme": "clients"}, "'rsme'"), ({"ones": "clients"}, "")])
+def test_a_name_in_combine_that_metrics_does_not_return_is_told(
+    combine: dict[str, str], names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_with(metrics=lambda outputs, targets: {"ones": 1.0})
+    task.combine = combine
+    Clients(task, None).rehearse()
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == bool(names)
+    assert all(f"combine names {names}, and metrics() returned 'ones'" in one for one in told)
+
+
 def test_no_test_part_is_no_fault() -> None:
     Clients(task_with(data=data_of("test", lambda part: Split(part.x[:0], part.y[:0]))), None).rehearse()
 

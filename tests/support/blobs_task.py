@@ -38,3 +38,13 @@ class Blobs(BaseTask):
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         self.on_loss()
         return super().loss(outputs, targets)
+
+
+class Mistyped(Blobs):
+    """Its score is a name that metrics() does not return, and that stands in `combine`."""
+
+    score = "mea"
+    combine = {"mea": "samples"}  # noqa: RUF012 - as a task of a user has it
+
+    def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+        return {"mae": 1.0}
