@@ -49,7 +49,10 @@ def check_readable(path: Path) -> None:
 
 
 def check_fits(path: Path, expected: Expected) -> None:
-    """Raises ConfigError, with the names of tensors, unless the file has the model of the task."""
+    """Raises ConfigError, with the names of tensors, unless the file has the model of the task.
+
+    The values are read only if names, shapes and dtypes fit.
+    """
     with _opened(path) as file:
         found = {name: _described(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         other = [
@@ -80,6 +83,17 @@ def check_fits(path: Path, expected: Expected) -> None:
     ):
         if names:
             raise ConfigError(f"--initial-model {path} {what}: {_listed(names)}", remedy)
+    with _opened(path) as file:
+        for name in (name for name in found if name in known):  # one at a time: a model may be large
+            check_values(path, Weights.of({name: _tensor(path, file, name)}, (known[name],)))
+
+
+def check_values(path: Path, weights: Weights) -> None:
+    """Raises ConfigError for values that no model may have; `path` is the file that they are from."""
+    try:
+        check_finite(weights)
+    except WeightsError as error:
+        raise ConfigError(f"--initial-model {path}: {visible(error.failure.detail)}", "give another file") from None
 
 
 def with_values(path: Path, made: Weights) -> Weights:
@@ -96,10 +110,7 @@ def with_values(path: Path, made: Weights) -> Weights:
                     array[...] = _tensor(path, file, name)
                 except ValueError:
                     raise ConfigError(f"--initial-model {path} has changed while it was read", "start again") from None
-    try:
-        check_finite(weights)
-    except WeightsError as error:
-        raise ConfigError(f"--initial-model {path}: {visible(error.failure.detail)}", "give another file") from None
+    check_values(path, weights)
     return weights
 
 

@@ -92,6 +92,18 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         initial_file.with_values(path, Weights.of(MODEL, SPECS))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_no_numbers_are_refused_before_the_run_begins(tmp_path: Path, value: float) -> None:
+    path = written(tmp_path, {**MODEL, "body.weight": np.full((2, 3), value, np.float32)})
+    assert "'body.weight' holds NaN or infinite values" in refused(path, Expected(SPECS)).what
+
+
+def test_a_tensor_that_does_not_travel_may_be_infinite(tmp_path: Path) -> None:
+    mask = torch.full((2,), -torch.inf)
+    path = written(tmp_path, {**MODEL, "mask": mask.numpy()})
+    initial_file.check_fits(path, Expected(SPECS, constants={"mask": digest(mask)}))
+
+
 @pytest.mark.parametrize("content", [None, b"", b"not a model", b"\xff" * 64, "fifo", "folder"])
 def test_what_is_no_file_of_tensors_is_refused_before_anybody_is_waited_for(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "start.safetensors"

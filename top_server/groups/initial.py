@@ -36,7 +36,7 @@ async def begin(context: RunContext, progress: Progress) -> None:
     context.journal.record(InitialModelRead(file=str(path), sha256=digest))
 
 
-def check(config: RunConfig, scheme: Scheme, membership: Membership) -> None:
+async def check(config: RunConfig, scheme: Scheme, membership: Membership) -> None:
     """Raises ConfigError if there is a file, and it does not have the model that the first node has told."""
     own = membership.standard.tensors
     if config.initial_model is None or not own:
@@ -45,7 +45,7 @@ def check(config: RunConfig, scheme: Scheme, membership: Membership) -> None:
     stays = {spec.name for spec in own if spec.head and scheme.without_head}
     needed = tuple(spec for spec in own if spec.name not in stays)
     expected = initial_file.Expected(needed, without_state(added), stays, membership.constants or {})
-    initial_file.check_fits(config.initial_model, expected)
+    await asyncio.to_thread(initial_file.check_fits, config.initial_model, expected)  # it reads the whole file
 
 
 async def make_initial(context: RunContext, progress: Progress, slot: str, index: int = 0) -> None:

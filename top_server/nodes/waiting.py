@@ -1,7 +1,7 @@
 """Waiting for nodes: before the first round, after a run was resumed, and before every round."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
@@ -39,7 +39,7 @@ async def wait_for_all(
 
 
 async def wait_for_nodes(
-    config: RunConfig, membership: Membership, journal: Journal, check: Callable[[], None] = lambda: None
+    config: RunConfig, membership: Membership, journal: Journal, check: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """Waits for the nodes and clients that the first round needs; raises RunError if they do not come in time.
 
@@ -47,8 +47,8 @@ async def wait_for_nodes(
     """
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
     journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
-    if await membership.wait_for(1, 1, config.join_timeout):
-        check()
+    if await membership.wait_for(1, 1, config.join_timeout) and check is not None:
+        await check()
     if not await membership.wait_for(nodes, clients, config.join_timeout):
         raise RunError(
             f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"
