@@ -116,6 +116,7 @@ def test_making_a_summary_again_gives_the_same_bytes(run: Path, summary: Path, t
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_the_settings_of_a_summary_give_the_bits_of_its_models(summary: Path, tmp_path: Path) -> None:
     equal, text = again(summary, tmp_path / "run", {})
     assert (equal, text[:13]) == (True, "equal: final-")

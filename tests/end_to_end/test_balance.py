@@ -62,6 +62,7 @@ async def test_a_balanced_run_has_the_groups_and_bits_of_the_oracle_that_reads_i
 
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 async def test_a_balanced_run_that_was_killed_and_resumed_follows_its_record(tmp_path: Path) -> None:
     flags = ["--balance", "time", "--rounds", str(ROUNDS), "--beta", "4", "--alpha", "0.1", "--sampling-rate", "1"]
     flags += ["--local-nodes", "2", "--clients", "8", "--task-option", "clients=24", "--keep-models", "all"]

@@ -39,7 +39,7 @@ OF_GROUPINGS = {
     "kmeans": {"clusters": "2"},
 }
 #: Each of these groupings meets every merge, training, aggregation and program that it can; so do the slow others.
-OFTEN = ("fedcollab", "hcct", "icg", "single")
+OFTEN = ("fedcollab", "icg")
 #: Merges after which all clients have the same model; else results are told for each.
 ONE_MODEL = (
     "mean",

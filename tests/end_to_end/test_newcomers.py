@@ -62,7 +62,15 @@ async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: P
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
 
 
-@pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "ifca", "flsc", "hcct-p", "fesem"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "maxfl-hcct",
+        "flsc",
+        "hcct-p",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("maxfl", "ifca", "fesem")),
+    ],
+)
 async def test_every_scheme_takes_in_late_clients(tmp_path: Path, scheme: str) -> None:
     run = await play_with_newcomers(tmp_path, scheme=scheme)
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]

@@ -88,6 +88,7 @@ async def test_a_manager_that_is_killed_makes_no_client_draw_twice(
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_a_resumed_run_gets_the_results_that_were_published_before(tmp_path: Path, draws: Path) -> None:
     flags = ["--run-dir", str(tmp_path / "run"), "--scheme", "fedavg", "--rounds", "3", "--task-option", "clients=6"]
     flags += ["--local-nodes", "2", "--clients", "6", "--outgoing", "clip", "--outgoing", "noise"]

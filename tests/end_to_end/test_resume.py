@@ -86,7 +86,10 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("scheme", "changes", "killed"),
-    [("fedgsp", {}, False), pytest.param("hcct", RELAYED, True, marks=pytest.mark.slow)],
+    [
+        pytest.param("fedgsp", {}, False, marks=pytest.mark.slow),
+        pytest.param("hcct", RELAYED, True, marks=pytest.mark.slow),
+    ],
 )
 async def test_nodes_wait_for_a_run_to_be_resumed(
     tmp_path: Path, scheme: str, changes: dict[str, Any], killed: bool, monkeypatch: pytest.MonkeyPatch

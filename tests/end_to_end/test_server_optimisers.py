@@ -55,6 +55,7 @@ async def test_groups_of_fedgsp_relay_inside_and_are_merged_by_yogi(
 
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 async def test_a_run_that_was_killed_with_everything_goes_on_with_its_moments(tmp_path: Path) -> None:
     task = {"clients": "6"}
     changes: dict[str, Any] = {"scheme": "fedyogi", "rounds": 3, "sampling_rate": 0.5, "keep_models": "last"}

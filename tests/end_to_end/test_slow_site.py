@@ -12,6 +12,7 @@ from tests.support.slow_site_task import STEP_S
 
 @pytest.mark.e2e
 @pytest.mark.timeout(90)
+@pytest.mark.slow
 async def test_a_batch_that_takes_longer_than_the_stall_timeout_is_waited_for(tmp_path: Path) -> None:
     flags = ["--task", "tests.support.slow_site_task:Task", "--local-nodes", "3", "--clients", "3", "--rounds", "1"]
     flags += ["--batch-size", "2000", "--stall-timeout", str(STEP_S / 3)]

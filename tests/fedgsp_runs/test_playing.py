@@ -18,6 +18,7 @@ from tests.support.processes import assert_gone, running
 from top_server.recorded import is_finished
 
 SCRIPT = """
+import signal
 import sys
 
 import numpy as np
@@ -26,6 +27,8 @@ import torch
 from fedgsp import ClientData, Split, Task
 from fedgsp_runs import run
 
+# Programs in the background of a shell ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 SHIFT = 2.0
 
 
@@ -62,6 +65,7 @@ def script(tmp_path: Path) -> list[str]:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_a_class_of_a_script_plays_without_a_main_guard(
     tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

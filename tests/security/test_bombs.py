@@ -218,7 +218,7 @@ async def test_large_honest_reports_that_come_too_often_are_not_decoded(monkeypa
         call = m.channel.stream_stream(ATTACH)()
         await call.write(wire.encode(HELLO).SerializeToString())
         assert await m.members.wait_for({"n9"}, 10) == set()
-        monkeypatch.setattr("group_manager.members.LEAST_BETWEEN_PROGRESS_S", 3600.0)
+        monkeypatch.setattr("group_manager.sessions.LEAST_BETWEEN_PROGRESS_S", 3600.0)
         for _ in range(20):
             await call.write(report)
         await call.done_writing()
