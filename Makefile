@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --no-annotate -
 
 DEMO_FLAGS ?= --local-nodes 4 --clients 24 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
-WORKERS ?= -n 2 --dist worksteal
+WORKERS ?= -n 3 --dist worksteal
 BENCH ?=
 CHAOS_FLAGS ?=
 PEERS ?=
@@ -40,7 +40,7 @@ $(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
 demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory under runs/
 	$(BIN)/top-server $(DEMO_FLAGS)
 
-test: $(INSTALLED)  ## run the tests, in two processes; PYTEST_FLAGS="-k relay" chooses
+test: $(INSTALLED)  ## run the tests, in three processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
 
 check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated files, results, and the site of docs/
