@@ -220,7 +220,7 @@ async def fetch(
     answers = _Answers(call)
     try:
         async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
-            await _write(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
+            await _write_first(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
         _, weights = await received(
             call,
             expected,
@@ -320,8 +320,10 @@ async def upload(
     pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
     try:
         async with pace:
+            write = _write_first
             async for message in chunks_of(model_id, weights, pace, is_here(receiver), bases):
-                await _write(call, message)
+                await write(call, message)
+                write = _write
                 on_chunk()
             await call.done_writing()
             await pace.settled()
@@ -345,6 +347,29 @@ def _check_not_closed() -> None:
     task = asyncio.current_task()
     if task is not None and not task.cancelling():
         raise WeightsError(FailureCode.UNREACHABLE, "the connection was lost") from None
+
+
+async def _write_first(call: Any, message: Any) -> None:
+    """Writes the first message of a call.
+
+    gRPC itself waits for ever with the first message of a call if its channel is closed before the call is on its way.
+    """
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    call.add_done_callback(end)
+    writing = asyncio.ensure_future(_write(call, message))
+    try:
+        await asyncio.wait({writing, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            raise await _end(call)
+        await writing
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 async def _write(call: Any, message: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -337,3 +338,22 @@ async def test_only_a_bad_model_is_called_bad(
         failure = await refused(upload(served.channel, "m", some_weights()))
     assert failure.code is told
     assert "for that reason" in failure.detail
+
+
+@pytest.mark.parametrize("moves", ["fetch", "upload"])
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_channel_that_is_closed_before_a_transfer_is_on_its_way_ends_the_transfer(
+    moves: str, turns: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}")
+        weights = Weights.of({"a": np.zeros(3, np.float32)}, (TensorSpec("a", "float32", (3,)),))
+        moving = fetch(channel, "m", None, 1 << 20) if moves == "fetch" else upload(channel, "m", weights)
+        transfer = asyncio.create_task(moving)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await channel.close()
+        with pytest.raises((WeightsError, grpc.aio.UsageError)) as caught:
+            await asyncio.wait_for(transfer, 10)
+    if isinstance(caught.value, WeightsError):
+        assert caught.value.failure.code is FailureCode.UNREACHABLE
