@@ -2,7 +2,7 @@
 
 `images` reads a file with x_train, y_train, x_test, y_test and class_names, such as that of CIFAR-10, and writes the
 first samples of each part as PNG files for examples/image_folder.py: OUT/SITE/train/CLASS/*.png, and test/ beside
-train/. Ten sites have class shares from a Dirichlet distribution (alpha 0.5). Needs Pillow.
+train/. Ten sites have class shares from a Dirichlet distribution (`--alpha`). Needs Pillow.
 
 `texts` writes paragraphs of the State of the Union addresses for examples/hugging_face.py, with `save_to_disk`: the
 site is the president's surname, and the label says whether the paragraph is in the first, middle or last third of its
@@ -33,17 +33,18 @@ def main() -> None:
     images.add_argument("out", type=Path)
     images.add_argument("--train", type=int, default=10_000, help="training samples (default: %(default)s)")
     images.add_argument("--test", type=int, default=2_000, help="test samples (default: %(default)s)")
+    images.add_argument("--alpha", type=float, default=0.5, help="a large value gives all sites the same class shares")
     texts = kinds.add_parser("texts")
     texts.add_argument("out", type=Path)
     texts.add_argument("--most", type=int, default=300, help="paragraphs of a site (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.kind == "images":
-        write_images(arguments.data, arguments.out, {"train": arguments.train, "test": arguments.test})
+        write_images(arguments.data, arguments.out, {"train": arguments.train, "test": arguments.test}, arguments.alpha)
     else:
         write_texts(arguments.out, arguments.most)
 
 
-def write_images(data: Path, out: Path, counts: dict[str, int]) -> None:
+def write_images(data: Path, out: Path, counts: dict[str, int], alpha: float) -> None:
     """Both parts are dealt together, so a site has the same class shares in both."""
     from PIL import Image
 
@@ -52,7 +53,7 @@ def write_images(data: Path, out: Path, counts: dict[str, int]) -> None:
         parts = {part: (arrays[f"x_{part}"][:count], arrays[f"y_{part}"][:count]) for part, count in counts.items()}
     sites = [f"site{number}" for number in range(SITES)]
     x, y = (np.concatenate([parts[part][column] for part in counts]) for column in (0, 1))
-    for site, own in zip(sites, partition(y, "dirichlet", clients=SITES, alpha=0.5, seed=0), strict=True):
+    for site, own in zip(sites, partition(y, "dirichlet", clients=SITES, alpha=alpha, seed=0), strict=True):
         for part in counts:
             for name in names:
                 (out / site / part / name).mkdir(parents=True, exist_ok=True)
