@@ -39,7 +39,8 @@ def main() -> None:
     texts.add_argument("--most", type=int, default=300, help="paragraphs of a site (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.kind == "images":
-        write_images(arguments.data, arguments.out, {"train": arguments.train, "test": arguments.test}, arguments.alpha)
+        counts = {"train": arguments.train, "test": arguments.test}
+        write_images(arguments.data, arguments.out, counts, arguments.alpha)
     else:
         write_texts(arguments.out, arguments.most)
 
