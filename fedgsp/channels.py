@@ -228,8 +228,8 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
 
         `models` asks for the channel that carries models. With TLS, the certificate of the server is checked before.
         Without a connection it is checked again, because either side may have a new one by then. Raises ConfigError if
-        the connection would leave this machine without TLS, and PeerError if the certificate is not that of `server`,
-        if no server is there, or if the proxy opens no connection.
+        the connection would leave this machine without TLS. Raises PeerError if the certificate is not that of
+        `server`, if that of this process has expired, if no server is there, or if the proxy opens no connection.
         """
         key = address, models and not is_near(address.rpartition(":")[0])
         async with self._dialling.setdefault(key, asyncio.Lock()):
@@ -263,6 +263,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
                 await self._proxy.check(reached, MOST_DIAL_S)  # its refusals in plain words, which gRPC does not have
             return grpc.aio.insecure_channel(where, options=options)
         tls = self._shown[key] = self._tls.now()
+        tls.check_not_expired()
         return grpc.aio.secure_channel(where, await trusted(reached, tls, server, self._proxy), options=options)
 
     def line(self, address: str, server: Identity) -> Line:

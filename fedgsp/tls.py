@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime as dt
 import os
 import re
 import ssl
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgsp.addresses import ip_of
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import MOST_OF_PEM, file_version, read_secret
 from fedgsp.identity import Identity, Role, identity_in
 from fedgsp.owners import check_secret
+from fedgsp.signing import has_expired
 
 #: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
@@ -130,6 +132,16 @@ class Tls:
             f"{self.files.named('cert')} is not the certificate of a {roles[0]}: {self.identity or 'it names none'}",
             f"{enrolment}issue one with URI:{wanted} in its subjectAltName",
         )
+
+    def check_not_expired(self) -> None:
+        """Raises PeerError if the certificate has expired since it was read: all servers would refuse it.
+
+        It is not an error of the settings: a process that is running goes on with a new certificate as soon as there
+        is one.
+        """
+        if has_expired(self.cert, dt.datetime.now(dt.UTC)):
+            remedy = self.files.remedy("put a new one in its place; the next try reads it")
+            raise PeerError(f"the certificate of {self.files.named('cert')} has expired", remedy)
 
     def check_covers(self, host: str, why: str) -> None:
         """Raises ConfigError unless the certificate covers `host`, by which peers connect; `why` explains the need."""

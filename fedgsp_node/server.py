@@ -67,8 +67,15 @@ LONGEST_RETRY_S = 5.0
 #: What the id of a run must look like: it is part of the names of files in --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
-#: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
-_PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.TOO_MANY, FailureCode.RUN_OVER)
+#: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed. An expired
+#: certificate may be replaced.
+_PASSING = (
+    FailureCode.NAME_TAKEN,
+    FailureCode.CLIENT_TAKEN,
+    FailureCode.TOO_MANY,
+    FailureCode.RUN_OVER,
+    FailureCode.CERTIFICATE_EXPIRED,
+)
 
 
 def patience_s(settings: NodeSettings, has_joined: bool, is_stopped: bool) -> float:

@@ -3,10 +3,15 @@
     python -m benchmarks.campaign --runs 10 --first-seed 0 [--out DIR]
 
 A campaign has 20 rounds with 8 sites in network namespaces. One site is 20 times slower, two have links of 100 kB/s,
-and a middlebox forgets idle connections. In twelve of the rounds something fails: links are cut for up to a minute and
-once for six minutes (scaled: a second of the campaign stands for 20), nodes, a group manager and the top server are
-killed and started again, or are frozen. A campaign is judged as a run of `benchmarks.chaos`: it must finish all rounds
-with the bits of an independent oracle, and name every absence.
+and a middlebox forgets idle connections. All connections use TLS. In sixteen of the rounds something fails:
+
+- Links are cut for up to a minute, and once for six minutes (scaled: a second of the campaign stands for 20).
+- Nodes, a group manager and the top server are killed and started again, or are frozen.
+- The certificate of a node expires. The disks of a node and of the top server are full for a while.
+- A node gets another address, so all its connections are lost.
+
+A campaign is judged as a run of `benchmarks.chaos`: it must finish all rounds with the bits of an independent oracle,
+and name every absence.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=1, help="number of campaigns at the same time")
     parser.add_argument("--out", type=Path, help="folder for runs.jsonl and the files of failed campaigns")
     parser.add_argument("--keep", action="store_true", help="also keep the files of good campaigns")
     parser.add_argument("--list", action="store_true", help="only print the plans")
@@ -46,7 +52,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     links.sweep()
     records: list[Record] = []
-    if code := lifecycle.run(campaign(plans, out, 1, flags.keep, console, records)):
+    if code := lifecycle.run(campaign(plans, out, flags.at_once, flags.keep, console, records)):
         return code
     console.print(report(records))
     console.print(f"records: {out / 'runs.jsonl'}", markup=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.chaos.plan import Fault, Moment, Plan
+from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 
 #: A second of a campaign stands for so many seconds between hospitals. Waits of FedGSP, such as --lost-after, are not
 #: scaled, so that an absence here is short compared with them.
@@ -22,6 +22,8 @@ IDLE_S = 8.0
 #: Half of the clients must be there in every round.
 MIN_CLIENTS = SITES * CLIENTS_OF_SITE // 2
 SCHEMES = ("fedgsp", "fedavg", "global", "naive-gsp-icg")
+#: With kept state, nodes write more to their disks.
+OPTIMIZERS = ("sgd", KEPT)
 DEADLINE_S = 900.0
 
 #: The faults of a campaign, each in another round: kind, victim, and how long it lasts in seconds of the campaign.
@@ -35,6 +37,10 @@ FAULTS: tuple[tuple[str, str, Callable[[np.random.Generator], float]], ...] = (
     ("kill", "top server", lambda rng: float(rng.uniform(0, 2))),
     ("stop", "node", lambda rng: float(rng.uniform(1, 10))),
     ("stop", "top server", lambda rng: float(rng.uniform(1, 6))),
+    ("expire", "node", lambda rng: float(rng.uniform(5, 8))),
+    ("fill", "node", lambda rng: float(rng.uniform(1, 10))),
+    ("fill", "top server", lambda rng: float(rng.uniform(1, 6))),
+    ("forget", "node", lambda _: 0.0),
 )
 
 
@@ -69,6 +75,9 @@ def draw(seed: int) -> Plan:
         slow=((slow, SLOWER),),
         thin=tuple((site, THIN_RATE) for site in thin),
         idle_s=IDLE_S,
+        optimizer=OPTIMIZERS[int(rng.integers(len(OPTIMIZERS)))],
         min_clients=MIN_CLIENTS,
+        tls=True,
+        small_disks=True,
         deadline_s=DEADLINE_S,
     )

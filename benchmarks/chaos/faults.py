@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
+from benchmarks.chaos import disks
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.plan import Fault, Moment
 from benchmarks.chaos.world import TOP_SERVER, World
+
+#: A certificate expires after so many seconds.
+EXPIRES_S = 2.0
+#: Words in the log of a process that tell why it cannot go on, and how many seconds it has for that. A top server that
+#: waits for its slowest node writes nothing for a while.
+EXPIRED, FULL = "has expired", "No space left on device"
+TOLD_S = 60.0
 
 
 @dataclass(slots=True)
@@ -36,6 +44,8 @@ async def strike(world: World, fault: Fault, strikes: list[Strike]) -> None:
     for number in range(fault.times):
         if number:
             await asyncio.sleep(fault.gap_s)
+        if fault.kind == "expire":
+            await _certificate_expires(world, fault)
         begin = time.time()
         async with STRIKES[fault.kind](world, fault) as victims:
             done = Strike(fault, victims, begin)
@@ -123,8 +133,75 @@ async def _cut(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
         world.links.cut -= links
 
 
+async def _certificate_expires(world: World, fault: Fault) -> None:
+    """Gives a node a certificate, and waits until it is not good any more. Open connections stay."""
+    world.issue(_node(world, fault), EXPIRES_S)
+    await asyncio.sleep(EXPIRES_S)
+
+
+@contextlib.asynccontextmanager
+async def _expired(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
+    """Cuts the links of a node whose certificate has expired. It gets a new one when it has told that it needs one."""
+    assert world.links is not None
+    name = _node(world, fault)
+    links = world.links.links_of(name)
+    world.links.cut |= links
+    try:
+        yield (name,)
+    finally:
+        world.links.cut -= links
+    await _told(world, name, EXPIRED)
+    world.issue(name)
+
+
+@contextlib.asynccontextmanager
+async def _full(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
+    """Fills the disk of a process. A top server ends because of it, and is started again when there is room."""
+    name = TOP_SERVER if fault.victim == "top server" else _node(world, fault)
+    if _over(world) or not world.lives(name):
+        yield ()
+        return
+    world.full.add(name)
+    disks.fill(world.disk(name))
+    try:
+        yield (name,)
+        if name == TOP_SERVER:
+            await _told(world, name, FULL, lambda: not world.lives(name))
+    finally:
+        disks.empty(world.disk(name))
+    if name == TOP_SERVER and not _over(world):
+        await world.start_top_server(resume=True)
+    world.full.discard(name)
+
+
+@contextlib.asynccontextmanager
+async def _forgotten(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
+    """All connections of a node end without a notice, as when its address changes. New ones are possible at once."""
+    assert world.links is not None
+    name = _node(world, fault)
+    world.links.forget(name)
+    yield (name,)
+
+
+async def _told(world: World, name: str, reason: str, also: Callable[[], bool] = lambda: True) -> None:
+    """Waits until the log of a process has the reason of its fault, and another condition holds."""
+    deadline = time.time() + TOLD_S
+    while not (reason in world.log(name).read_text(errors="replace") and also()) and not _over(world):
+        if time.time() > deadline:
+            world.wrong.append(f"{name} did not tell in {TOLD_S:.0f} s: {reason}")
+            break
+        await asyncio.sleep(0.1)
+
+
 def _node(world: World, fault: Fault) -> str:
     return world.nodes[fault.which % len(world.nodes)]
 
 
-STRIKES = {"kill": _killed, "stop": _stopped, "cut": _cut}
+STRIKES = {
+    "kill": _killed,
+    "stop": _stopped,
+    "cut": _cut,
+    "expire": _expired,
+    "fill": _full,
+    "forget": _forgotten,
+}

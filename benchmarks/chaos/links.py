@@ -100,6 +100,13 @@ class Links:
         self._passed[flow] = math.inf if before == math.inf else now
         return before == math.inf
 
+    def forget(self, end: str) -> None:
+        """Makes the middlebox forget all connections of an end, as when the end has got another address."""
+        address = bytes(map(int, self.addresses[end].split(".")))
+        for flow in self._passed:
+            if any(side.startswith(address) for side in flow):
+                self._passed[flow] = math.inf
+
     def add(self, end: str, number: int, tag: str) -> None:
         """Makes an end with its namespace and device."""
         namespace = self.namespaces[end] = f"{PREFIX}{os.getpid()}-{tag}-{number}"

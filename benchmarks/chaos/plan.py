@@ -101,6 +101,10 @@ class Plan:
     idle_s: float = math.inf
     #: Clients that every round waits for.
     min_clients: int = 1
+    #: All connections use TLS, with certificates of the run's own CA.
+    tls: bool = False
+    #: The run directory and the state directory of each node are on small disks of their own.
+    small_disks: bool = False
     #: The run is given up after so many seconds.
     deadline_s: float = 120.0
 

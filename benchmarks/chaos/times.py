@@ -86,8 +86,11 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
 def exposed(strike: Strike, events: Sequence[Event]) -> float:
     """Seconds in which the fault could be noticed: until it ended, or the last round ended.
 
-    For a cut between two nodes, it is the time for which one of them waited for the other.
+    For a cut between two nodes, it is the time for which one of them waited for the other. A full disk is noticed
+    when something is written, which need not be soon.
     """
+    if strike.fault.kind == "fill":
+        return 0.0
     if strike.fault.victim == "pair":
         return _longest_wait(strike, events)
     over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)

@@ -17,13 +17,17 @@ from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 
 import psutil
 
-from benchmarks.chaos import leftovers
+from benchmarks.chaos import disks, leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
 from benchmarks.chaos.plan import KEPT, OF_EVERYONE, RELAYED, Plan
 from fedgsp.children import tail
+from fedgsp.errors import RunError
+from fedgsp.identity import TOP_SERVER as OF_TOP_SERVER
+from fedgsp.identity import Identity, Role
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.policy import NO_POLICY
+from tests.support.certificates import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_SERVER = "top server"
@@ -54,6 +58,10 @@ class World:
     wrong: list[str] = field(default_factory=list)
     #: Times at which the last manager of each killed top server ended.
     orphans_gone: list[float] = field(default_factory=list)
+    #: Issues the certificates of a run with TLS.
+    authority: Authority | None = None
+    #: Names of the processes whose disks are full now.
+    full: set[str] = field(default_factory=set)
     _killed: set[int] = field(default_factory=set)
     _watching: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -73,9 +81,19 @@ class World:
         flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
         return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
 
-    @property
-    def _insecure(self) -> list[str]:
-        return ["--insecure"] if self.links else []  # the addresses of links are not those of loopback
+    def issue(self, name: str, seconds: float = 86_400.0) -> None:
+        """Makes a certificate for a process, good for so many seconds, in place of the one that it has."""
+        assert self.authority is not None
+        assert self.links is not None
+        identity = OF_TOP_SERVER if name == TOP_SERVER else Identity(Role.NODE, name)
+        self.authority.issue(_file_name(name), [self.links.addresses[name]], seconds / 86_400.0, identity=identity)
+
+    def _access(self, name: str) -> list[str]:
+        """The flags about TLS: links need some, because their addresses are not those of loopback."""
+        if self.authority is None:
+            return ["--insecure"] if self.links else []
+        files = self.authority.files(_file_name(name))
+        return ["--tls-ca", str(files.ca), "--tls-cert", str(files.cert), "--tls-key", str(files.key)]
 
     async def start_top_server(self, resume: bool = False) -> None:
         """Starts the run, or resumes it."""
@@ -90,7 +108,7 @@ class World:
             if plan.optimizer in (RELAYED, KEPT):
                 command += ["--optimizer-state", plan.optimizer.split()[0]]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.min_clients)]
-            command += [*self._task(plan.pause_s), *self._insecure]
+            command += [*self._task(plan.pause_s), *self._access(TOP_SERVER)]
             if plan.scheme not in OF_EVERYONE:
                 command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
         process = await self._start(TOP_SERVER, command)
@@ -103,7 +121,7 @@ class World:
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
         pause_s = self.plan.pause_s * dict(self.plan.slow).get(number, 1.0)
-        command += [*self._task(pause_s), "--peer-listen", f"{host}:0", *self._insecure]
+        command += [*self._task(pause_s), "--peer-listen", f"{host}:0", *self._access(name)]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
         command += ["--policy", NO_POLICY]
         await self._start(name, command)
@@ -170,9 +188,13 @@ class World:
         """The directory in which a node keeps the state of its clients."""
         return self.folder / f"state-{name}"
 
+    def disk(self, name: str) -> Path:
+        """The directory into which a process writes what must last."""
+        return self.run_dir if name == TOP_SERVER else self.state_dir(name)
+
     def log(self, name: str) -> Path:
         """The log file of a process."""
-        return self.folder / f"{name.replace(' ', '-')}.log"
+        return self.folder / f"{_file_name(name)}.log"
 
     async def _leave(self, name: str, asked: bool) -> None:
         process = self.processes.get(name)
@@ -213,7 +235,8 @@ class World:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
-        if process.pid not in self._killed and not self.over.done():
+        expected = process.pid in self._killed or (code == RunError.exit_code and TOP_SERVER in self.full)
+        if not expected and not self.over.done():
             self.over.set_result(code)
 
     async def _orphans_leave(self, managers: list[psutil.Process]) -> None:
@@ -240,6 +263,12 @@ async def world(plan: Plan, folder: Path, tag: str) -> AsyncIterator[World]:
             links.idle_s = plan.idle_s
         address = f"{links.addresses[TOP_SERVER]}:7000" if links else f"127.0.0.1:{_free_port()}"
         made = World(plan, folder, address, links, Events(folder / "run" / "events.jsonl"))
+        if plan.small_disks:
+            stack.enter_context(disks.small(map(made.disk, [TOP_SERVER, *made.nodes])))
+        if plan.tls:
+            made.authority = Authority(folder)
+            for name in [TOP_SERVER, *made.nodes]:
+                made.issue(name)
         try:
             await made.start_top_server()
             for name in made.nodes:
@@ -247,6 +276,10 @@ async def world(plan: Plan, folder: Path, tag: str) -> AsyncIterator[World]:
             yield made
         finally:
             await made.end()
+
+
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-")
 
 
 def _free_port() -> int:

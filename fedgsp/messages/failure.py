@@ -70,6 +70,8 @@ class FailureCode(IntEnum):
     DISPUTED = 51
     #: The receipt of a result is missing, or is not that of the node and the order.
     BAD_RECEIPT = 52
+    #: The certificate of the caller has expired. The caller may come back with a new one.
+    CERTIFICATE_EXPIRED = 53
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """Two nodes report different digests of one model, and nothing says which of them is right."""
     FAILURE_CODE_BAD_RECEIPT: _FailureCode.ValueType  # 52
     """The receipt of a result is missing, or is not that of the node and the order."""
+    FAILURE_CODE_CERTIFICATE_EXPIRED: _FailureCode.ValueType  # 53
+    """The certificate of the caller has expired. The caller may come back with a new one."""
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper):
     """The kind of a failure. Numbers of one decade belong together."""
@@ -179,6 +181,8 @@ FAILURE_CODE_DISPUTED: FailureCode.ValueType  # 51
 """Two nodes report different digests of one model, and nothing says which of them is right."""
 FAILURE_CODE_BAD_RECEIPT: FailureCode.ValueType  # 52
 """The receipt of a result is missing, or is not that of the node and the order."""
+FAILURE_CODE_CERTIFICATE_EXPIRED: FailureCode.ValueType  # 53
+"""The certificate of the caller has expired. The caller may come back with a new one."""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

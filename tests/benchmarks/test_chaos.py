@@ -6,13 +6,15 @@ import dataclasses
 import json
 import os
 import random
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.chaos import kept, leftovers, oracle, times
-from benchmarks.chaos.faults import Strike
+from benchmarks.campaign import plan as campaign_plan
+from benchmarks.chaos import disks, kept, leftovers, oracle, times
+from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
@@ -172,3 +174,44 @@ async def test_a_middlebox_forgets_idle_connections_and_takes_new_ones() -> None
     assert not links._is_forgotten(opening)  # the same ports again
     assert not links._is_forgotten(later)
     assert links.forgotten == 1
+
+
+async def test_a_middlebox_forgets_all_connections_of_one_end() -> None:
+    links = Links(0.0, 0.0, random.Random(0), idle_s=5.0)
+    links.addresses |= {"n0": "0.0.0.2", "n1": "0.0.0.3"}
+    opening, others = packet(2, 99, flags=2), packet(3, 99, flags=2)
+    assert not links._is_forgotten(opening)
+    assert not links._is_forgotten(others)
+    links.forget("n0")
+    assert links._is_forgotten(packet(2, 99))
+    assert not links._is_forgotten(packet(3, 99))
+    assert not links._is_forgotten(packet(2, 98, flags=2))
+
+
+# --- disks of a campaign
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts disks")
+def test_a_small_disk_can_be_filled_and_emptied_and_its_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    try:
+        with disks.small([folder]):
+            (folder / "before").write_text("kept")
+            disks.fill(folder)
+            with pytest.raises(OSError, match="No space left"):
+                (folder / "meanwhile").write_bytes(bytes(1 << 16))
+            disks.empty(folder)
+            (folder / "after").write_bytes(bytes(1 << 16))
+    except subprocess.CalledProcessError:
+        pytest.skip("this machine lets nobody mount a disk")
+    assert not os.path.ismount(folder)
+    assert (folder / "before").read_text() == "kept"
+    assert {path.name for path in folder.iterdir()} == {"before", "meanwhile", "after"}
+
+
+def test_every_campaign_has_every_fault_each_in_a_round_of_its_own() -> None:
+    for seed in range(20):
+        faults = campaign_plan.draw(seed).faults
+        assert {fault.kind for fault in faults} == set(STRIKES)
+        rounds = [fault.moment.round for fault in faults]
+        assert len(set(rounds)) == len(rounds)

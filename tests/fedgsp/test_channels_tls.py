@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,34 @@ async def test_a_client_that_is_not_of_the_ca_is_not_served(tmp_path: Path) -> N
     for client in (
         None,
         unchecked(stranger),
-        unchecked(authority.issue("old", days=-1)),
         unchecked(authority.issue("for servers", usage=SERVERS)),
     ):
         told = await failure(server, client)
         assert "it closed the connection at once; perhaps it requires TLS or another certificate" in told
+
+
+async def test_a_client_whose_certificate_has_expired_is_not_served(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    old = unchecked(authority.issue("old", days=-1))
+    async with serving(echo, tls=unchecked(authority.issue("server"))) as served:
+        credentials = grpc.ssl_channel_credentials(old.ca, old.key, old.cert)
+        async with grpc.aio.secure_channel(served.address, credentials) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await said(channel)
+        assert "it closed the connection at once" in describe(caught.value)
+
+
+async def test_a_process_tells_that_its_own_certificate_has_expired_until_it_has_a_new_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = unchecked(authority.issue("client", days=-1))
+    own = dataclasses.replace(own, identity=TOP_SERVER, versions=own.files.versions())
+    server = unchecked(authority.issue("server"))
+    async with serving(echo, tls=server, who=TOP_SERVER) as served, Channels(own) as channels:
+        for _ in range(2):
+            with pytest.raises(PeerError, match=f"{own.files.cert} has expired; put a new one in its place"):
+                await channels.to(served.address, TOP_SERVER)
+        authority.issue("client")
+        assert await said(await channels.to(served.address, TOP_SERVER)) == b"hello"
 
 
 async def test_a_client_without_a_certificate_is_not_served(tmp_path: Path) -> None:

@@ -102,5 +102,5 @@ async def test_a_certificate_that_has_expired_is_not_admitted_over_an_open_conne
         own = authority.issue("n0", identity=node("n0"), days=days).cert.read_bytes()
         told = await members.admit(hello("n0"), Caller(node("n0"), None, certificate=own))
         assert isinstance(told, kind)
-        assert not isinstance(told, Failure) or told.code is FailureCode.NOT_ALLOWED
+        assert not isinstance(told, Failure) or told.code is FailureCode.CERTIFICATE_EXPIRED
         assert (audit.lines[-1]["what"], audit.lines[-1]["caller"]) == (what, "node n0")

@@ -44,11 +44,15 @@ class Authority:
         key = self._key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, unlocked)
         return key, self.ca.read_bytes()
 
+    def files(self, name: str) -> TlsFiles:
+        """The files of what was issued under a name."""
+        return TlsFiles(self.ca, self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
+
     def issue(
         self,
         name: str = "peer",
         hosts: Sequence[str] = HERE,
-        days: int = 1,
+        days: float = 1,
         begins: int = -9,
         usage: Sequence[x509.ObjectIdentifier] = (),
         password: bytes | None = None,
@@ -69,7 +73,7 @@ class Authority:
             cert = cert.add_extension(alternative, critical=False)
         if usage:
             cert = cert.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-        files = TlsFiles(self.ca, self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
+        files = self.files(name)
         files.cert.write_bytes(cert.sign(self._key, hashes.SHA256()).public_bytes(PEM))
         locked = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
         files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, locked))
@@ -83,7 +87,7 @@ def unchecked(files: TlsFiles) -> Tls:
 
 
 def _builder(
-    name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int, begins: int = -9
+    name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: float, begins: int = -9
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (

@@ -270,7 +270,7 @@ class Membership:
         if not caller.is_node(hello.node):
             return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
         if caller.certificate and has_expired(caller.certificate, datetime.now(UTC)):  # after the connection was made
-            return Refusal(Failure(FailureCode.NOT_ALLOWED, "its certificate has expired: it needs a new one"))
+            return Refusal(Failure(FailureCode.CERTIFICATE_EXPIRED, "its certificate has expired: it needs a new one"))
         if (minute := int(time.monotonic() // 60)) != self._minute:
             self._minute = minute
             self._joins.clear()
