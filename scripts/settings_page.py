@@ -18,6 +18,7 @@ from fedgsp.settings.checks import choices, flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.node_check import CheckSettings
 from fedgsp.settings.run import GroupingServiceSettings, NodeSettings, RunConfig
+from fedgsp.settings.web import WebSettings
 from top_server.choosing import NAMES
 
 if typing.TYPE_CHECKING:
@@ -70,6 +71,7 @@ def page() -> str:
     parts += _section("top-server", leading, RunConfig, NAMES)
     parts += _section("top-server picture", leading.commands["picture"])
     parts += _section("top-server report", leading.commands["report"])
+    parts += _section("top-server web", leading.commands["web"], WebSettings)
     for command in ("invite", "assign", "revoke"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)

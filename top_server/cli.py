@@ -20,6 +20,7 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
+from fedgsp.settings.web import WebSettings
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
 from top_server.ending import run_recorded
@@ -110,7 +111,7 @@ def _run(settings: RunConfig, json: bool) -> int:
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
-    return _play(directory, json, lambda journal: server.run(settings, journal, credentials), existed)
+    return _play(settings, directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 
 
 def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -> int:
@@ -139,11 +140,15 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
         resuming.mend(directory, resumed.round)
         return server.run(settings, journal, credentials, resumed)
 
-    return _play(directory, json, rest)
+    return _play(settings, directory, json, rest)
 
 
 def _play(
-    directory: RunDirectory, json: bool, main: Callable[[Journal], Coroutine[Any, Any, None]], existed: bool = True
+    settings: RunConfig,
+    directory: RunDirectory,
+    json: bool,
+    main: Callable[[Journal], Coroutine[Any, Any, None]],
+    existed: bool = True,
 ) -> int:
     """Plays a run to its end and returns the exit code; `existed`: whether the directory was there before.
 
@@ -152,11 +157,12 @@ def _play(
     """
     from top_server.resume import state
     from top_server.view.watching import watching
+    from top_server.web import beside
 
     code = 1
     with Journal(directory) as journal:
         try:
-            with watching(journal, directory, json):
+            with beside.shown(settings, directory), watching(journal, directory, json):
                 code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)
@@ -198,6 +204,30 @@ def report(
     target = out or (run_dirs[0] / "report.html" if len(run_dirs) == 1 else Path("report.html"))
     page.write(run_dirs, target, pictures)
     typer.echo(target)
+
+
+@app.command()
+@with_flags(WebSettings, {})
+def web(
+    context: typer.Context,
+    runs_dir: Annotated[Path, typer.Argument(help="a folder with directories of runs, or the directory of one run")],
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
+    **_settings: Any,
+) -> None:
+    """Show recorded runs, and runs that are being played, on a web page. It is only read."""
+    settings = settled(WebSettings, None, given(context, WebSettings), {})
+    logs.configure(verbose)
+    from top_server.federation.opening import certify  # here: --help needs no gRPC
+
+    certify(settings)
+    credentials = tls.load(settings.tls_files)
+    if credentials:
+        credentials.check_is(Role.TOP_SERVER, Role.OPERATOR)
+    from top_server.web.runs import Runs
+    from top_server.web.serving import serve
+
+    raise typer.Exit(lifecycle.run(serve(Runs(runs_dir), settings, credentials, typer.echo)))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedgsp.settings.fields import setting
 from fedgsp.settings.identities import FederationSettings
+from fedgsp.settings.web import check_web
 
 TRAINING, RECORD = "Training", "Record"
 #: Which models are kept.
@@ -52,6 +53,21 @@ class RunFiles(FederationSettings):
         choices=(UNTIL_FINISHED, BEYOND),
         panel=RECORD,
     )
+
+    web: str | None = setting(
+        None,
+        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback it needs TLS, and"
+        " shows itself to holders of a certificate of an operator",
+        metavar="HOST:PORT",
+        address=True,
+        may_change=True,
+        panel=RECORD,
+    )
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        check_web("--web", self.web, self.tls_files)
+        FederationSettings.check_together(self)
 
     @property
     def validates(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from fedgsp.visible import visible
 from fedgsp.words import with_name
 from top_server.record.journal import Line
+from top_server.report.remedies import remedy_of
 
 #: Kind of event -> what it means, for people.
 TROUBLES = {
@@ -59,6 +60,8 @@ class Trouble:
     last: int
     #: The reason that was given last.
     reason: str
+    #: What a person can do.
+    remedy: str = ""
 
     @property
     def rounds(self) -> str:
@@ -82,7 +85,9 @@ def troubles(events: Iterable[Line], names: Mapping[int, str]) -> list[Trouble]:
         for who in _whom(event, names):
             before = found.get((who, what), Trouble(who, what, 0, number, number, ""))
             reason = visible(str(event.get("reason") or event.get("remedy") or before.reason))
-            found[who, what] = Trouble(who, what, before.times + 1, before.first or number, number, reason)
+            found[who, what] = Trouble(
+                who, what, before.times + 1, before.first or number, number, reason, remedy_of(event)
+            )
     return sorted(found.values(), key=lambda one: -one.times)
 
 
