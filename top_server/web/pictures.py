@@ -87,6 +87,7 @@ def described(story: Story) -> dict[str, Any]:
         "first": min(teams, default=0),
         "last": max(teams, default=0),
         "clients": clients,
+        "paired": any(len(group) > 1 for found in teams.values() for group in found),
         "lasting": bool(teams_by_round(story.rows)),
         "distances": by_coalition(read[0], last_partition(story.rows))[0] if read else [],
         "coalitions": coalitions if read else [],

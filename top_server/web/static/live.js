@@ -2,7 +2,9 @@
 import { el, soon } from "./dom.js";
 
 /** Groups that are shown at first: more are hard to follow. */
-const FEW_GROUPS = 24;
+const FEW_GROUPS = 12, MOST_NOTES = 8;
+/** In rounds of more clients their names do not stand in the picture: they would make it long. */
+const FEW_CLIENTS = 60;
 const STATES = { done: ["\u2713", "trained"], skipped: ["\u2717", "skipped"], waiting: ["", "has not trained yet"] };
 const WAYS = { node: "directly from the node before", manager: "through the group manager", top_server: "from the top server",
   local: "on the same node", own: "its own" };
@@ -81,6 +83,7 @@ export class RoundView {
     this.place = place;
     this.more = more;
     this.names = {};
+    this.alone = [];
     this.changed = new Set();
     this.cards = new Map();
     this.draw = soon(() => this.#draw());
@@ -90,17 +93,21 @@ export class RoundView {
   show(round) {
     this.round = round;
     this.cards.clear();
-    const shown = this.all ? round.groups : round.groups.slice(0, FEW_GROUPS);
-    this.more.hidden = shown.length === round.groups.length;
-    this.more.textContent = `Show all ${round.groups.length} groups`;
+    const several = round.groups.filter((group) => group.members.size > 1);
+    this.alone = round.groups.filter((group) => group.members.size === 1);
+    const shown = this.all ? several : several.slice(0, FEW_GROUPS);
+    this.more.hidden = shown.length === several.length;
+    this.more.textContent = `Show all ${several.length} groups`;
     for (const group of shown) this.cards.set(group, this.#card(group));
+    if (this.alone.length) this.cards.set(this.alone, this.#alone());
     this.place.replaceChildren(...this.cards.values());
     this.changed.clear();
   }
 
   change(group) {
-    if (!this.cards.has(group)) return;
-    this.changed.add(group);
+    const card = group.members.size === 1 ? this.alone : group;
+    if (!this.cards.has(card)) return;
+    this.changed.add(card);
     this.draw();
   }
 
@@ -108,7 +115,7 @@ export class RoundView {
     for (const group of this.changed) {
       const before = this.cards.get(group);
       if (!before) continue;
-      const card = this.#card(group);
+      const card = group === this.alone ? this.#alone() : this.#card(group);
       before.replaceWith(card);
       this.cards.set(group, card);
     }
@@ -119,18 +126,31 @@ export class RoundView {
     return this.names[client] ? `${client} (${this.names[client]})` : `${client}`;
   }
 
+  /** All clients that train in groups of their own, on one card. */
+  #alone() {
+    const members = this.alone.flatMap((group) => [...group.members.values()].map((member) => [group, member]));
+    const done = members.filter(([, member]) => member.state === "done").length;
+    const notes = this.alone.flatMap((group) => group.notes).slice(-MOST_NOTES);
+    return el("article", { class: "group alone", "aria-label": "Clients that train alone" },
+      el("header", {}, el("h3", {}, "Clients that train alone"), el("span", {}, `${done} of ${members.length}`)),
+      el("ol", { class: "chain" }, members.map(([group, member]) => this.#hop(group, member, false))), this.#notes(notes));
+  }
+
+  #notes(notes) {
+    return notes.length ? el("ul", { class: "notes" }, notes.map((note) =>
+      el("li", {}, note.client === undefined ? note.text : `client ${this.#named(note.client)}: ${note.text}`))) : null;
+  }
+
   #card(group) {
     const members = [...group.members.values()].sort((a, b) => a.order - b.order);
     const done = members.filter((one) => one.state === "done").length;
     const relay = group.program === "relay" && members.length > 1;
     const chain = el("ol", { class: relay ? "chain relay" : "chain" }, members.map((one) => this.#hop(group, one, relay)));
-    const notes = group.notes.slice(-8).map((note) =>
-      el("li", {}, note.client === undefined ? note.text : `client ${this.#named(note.client)}: ${note.text}`));
     const how = relay ? "relay" : members.length > 1 && group.program ? group.program : "";
     return el("article", { class: `group ${group.state}`, "aria-label": `Group ${group.number}` },
       el("header", {}, el("h3", {}, `Group ${group.number}`),
         el("span", {}, `${how ? `${how}, ` : ""}${done} of ${members.length}${group.state === "training" ? "" : `, ${group.state}`}`)),
-      chain, notes.length ? el("ul", { class: "notes" }, notes) : null);
+      chain, this.#notes(group.notes.slice(-MOST_NOTES)));
   }
 
   #hop(group, member, relay) {
@@ -142,11 +162,13 @@ export class RoundView {
     if (member.seconds !== undefined) facts.push(`${member.seconds.toFixed(1)} s`);
     if (member.node) facts.push(`on ${member.node}`);
     if (WAYS[member.via]) facts.push(`start ${WAYS[member.via]}`);
+    const short = this.round.clients > FEW_CLIENTS;
+    if (short && this.names[member.client]) facts.unshift(this.names[member.client]);
     const classes = [member.state, here ? "here" : "", member.via === "manager" ? "managed" : ""].join(" ").trim();
     return el("li", { class: classes },
       el("span", { class: "hop", title: facts.join(", ") },
         sign ? el("i", { "aria-hidden": "true" }, sign) : null,
-        el("b", {}, this.#named(member.client)),
+        el("b", {}, short ? `${member.client}` : this.#named(member.client)),
         el("span", { class: "unseen" }, `, ${facts.join(", ")}`)));
   }
 }

@@ -15,7 +15,7 @@ export function picture(place, run, whole) {
     place.replaceChildren(el("p", { class: "quiet" }, "No round has begun."));
     return;
   }
-  const state = `${found.first} ${found.clients.length} ${found.distances.length}`;
+  const state = `${found.first} ${found.clients.length} ${found.distances.length} ${found.paired}`;
   const source = (name) => `pictures/${name}.png?${new URLSearchParams({ run, end: whole.end })}`;
   if (shown === state) {
     for (const image of place.querySelectorAll("img")) image.src = source(image.dataset.name);
@@ -59,7 +59,7 @@ export function picture(place, run, whole) {
       el("label", { for: "of-round" }, "in round"), round), said,
   ];
   const squares = [];
-  if (found.clients.length > 1) squares.push(square("Rounds in one group, by pairs of clients", texts.pairs, "pairs", found.clients.slice(0, 150)));
+  if (found.paired) squares.push(square("Rounds in one group, by pairs of clients", texts.pairs, "pairs", found.clients.slice(0, 150)));
   if (found.distances.length) squares.push(square("Distances between the data of clients", texts.distances, "distances", found.distances));
   function square(title, text, name, clients) {
     return el("div", {}, el("h3", {}, title), el("p", { class: "quiet", "data-says": name }, text),

@@ -37,13 +37,15 @@ function showState() {
   if (!reached) lines.push(el("p", {}, "This page has lost its server: the top server has ended or was killed, or the network is cut. The page goes on by itself when the server is back; recorded runs are shown by top-server web RUNS_DIR."));
   const worst = last(whole.troubles);
   if (worst.length) lines.push(el("ul", {}, worst.map((one) => el("li", {}, sentence(one)))),
-    whole.troubles.length > worst.length ? el("p", {}, el("a", { href: "#troubles" }, `All ${whole.troubles.length} kinds of trouble`)) : null);
+    whole.troubles.length > worst.length ? el("p", {}, el("a", { href: "#troubles" }, "All that went wrong, by client and node")) : null);
   notice.replaceChildren(...lines.filter(Boolean));
 }
 
 /** The troubles for the first screen: those of the last rounds. */
 function last(troubles) {
-  return [...troubles].sort((a, b) => b.last - a.last || b.times - a.times).slice(0, whole.ending.kind === "finished" ? 2 : 4);
+  const harmless = new Set(["got its model another way", "was taken over by another group manager"]);
+  const bad = troubles.filter((one) => !harmless.has(one.what));
+  return [...(bad.length ? bad : troubles)].sort((a, b) => b.last - a.last || b.times - a.times).slice(0, whole.ending.kind === "finished" ? 2 : 4);
 }
 
 function sentence(one) {
@@ -58,11 +60,13 @@ function tile(label, value, more = "") {
 
 function showTiles() {
   const { curves, present } = whole;
+  const open = whole.ending.kind === "open";
+  const nodes = open ? present.nodes : whole.nodes.rows.length;
   const newest = (name) => curves[name].findLast((value) => value !== null);
   const sum = (name) => curves[name].reduce((total, value) => total + (value ?? 0), 0);
   const done = curves.round.at(-1) ?? 0;
   const recent = curves.seconds.slice(-10).filter((value) => value !== null);
-  const left = recent.length && whole.lives && whole.ending.kind === "open"
+  const left = recent.length && whole.lives && open
     ? duration((whole.rounds - done) * recent.reduce((a, b) => a + b) / recent.length) : "";
   const [rating, unit] = curves.rated_by.split(", ");
   const score = newest("score");
@@ -70,7 +74,7 @@ function showTiles() {
     tile("Rounds finished", `${done}`, `of ${whole.rounds}`),
     tile(rating, score === undefined ? "-" : short(score), unit),
     tile("Loss", newest("loss") === undefined ? "-" : short(newest("loss"))),
-    tile("Clients there", `${present.clients}`, `on ${present.nodes} ${present.nodes === 1 ? "node" : "nodes"}`),
+    tile(open ? "Clients there" : "Clients", `${open ? present.clients : whole.clients.rows.length}`, `on ${nodes} ${nodes === 1 ? "node" : "nodes"}`),
     tile("Weights moved", size(sum("bytes_direct") + sum("bytes_relayed")), `${size(sum("bytes_travelled"))} travelled`),
     tile("Skipped", `${sum("clients_skipped")}`, `of ${sum("clients_skipped") + sum("clients_trained")} trainings`),
     tile("Time of rounds", duration(sum("seconds")), left ? `about ${left} left` : ""));
