@@ -101,6 +101,7 @@ class World:
         else:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
+            command += ["--wire", plan.wire]
             command += ["--optimizer", plan.optimizer.split()[-1]]
             if plan.optimizer in (RELAYED, KEPT):
                 command += ["--optimizer-state", plan.optimizer.split()[0]]
@@ -120,7 +121,7 @@ class World:
         pause_s = self.plan.pause_s * dict(self.plan.slow).get(number, 1.0)
         command += [*self._task(pause_s), "--peer-listen", f"{host}:0", *self._access(name)]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
-        command += ["--policy", NO_POLICY]
+        command += ["--policy", NO_POLICY, "--wire", self.plan.wire]
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:
