@@ -25,6 +25,7 @@ from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
 from top_server.record import model_files
 from top_server.record.directory import RunDirectory, make_state
+from top_server.record.room import waiting_for_room
 from top_server.run import RunContext
 
 Tensors = Mapping[str, NDArray[np.generic]]
@@ -96,8 +97,8 @@ async def save(
 ) -> None:
     """Writes the state after a round beside the state of the round before.
 
-    `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if the
-    disk is full or cannot be written.
+    `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if they
+    cannot be written.
     """
     slots = context.models.slots
     here = {held.ref.id: held for held in slots.values() if held.client is None}
@@ -126,6 +127,7 @@ async def save(
     await asyncio.to_thread(_write, directory, origin, fixed, models, profile.write)
 
 
+@waiting_for_room
 def _write(
     directory: RunDirectory,
     origin: model_files.Origin,
