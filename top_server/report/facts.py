@@ -29,7 +29,10 @@ from top_server.view.lines import describe, size
 
 _AGAIN = "top-server --resume"
 #: What is known of a top server that recorded no end.
-_KILLED = "it was killed, or its machine stopped or had no memory left: its record has no end, and nobody writes it"
+_KILLED = (
+    "it was killed, or its machine stopped or had no memory left, or its disk was full: its record has no end, and"
+    " nobody writes it"
+)
 _AFTER_KILL = f"look into the log of the machine for the reason (journalctl -k), then continue with {_AGAIN}"
 #: Events at which a top server stops.
 _ENDS = ("run_finished", "run_failed", "run_stopped")

@@ -149,7 +149,7 @@ def test_the_same_trouble_of_the_same_client_is_one_row_with_its_last_reason() -
 @pytest.mark.parametrize("kind", TROUBLES)
 @pytest.mark.parametrize("damage", [{}, {"round": "x", "client": "y", "clients": "z", "group": None, "reason": 3}])
 def test_no_event_of_a_trouble_is_too_odd_for_the_report(kind: str, damage: dict[str, Any], tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", STARTED, {"event": kind, **damage})
+    run = recorded(tmp_path / "run", STARTED, {"event": kind, "differs_from": "x", **damage})
     (found,) = facts(run).troubles
     assert found.who
     assert found.what == TROUBLES[kind]
