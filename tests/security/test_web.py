@@ -40,8 +40,7 @@ async def served(folder: Path, settings: WebSettings) -> AsyncIterator[str]:
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(Runs(folder), settings, load(settings.tls_files), ready.set_result))
     try:
-        await asyncio.wait([ready, serving], return_when=asyncio.FIRST_COMPLETED)
-        yield ready.result() if ready.done() else serving.result() or ""
+        yield await ready
     finally:
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -55,7 +54,9 @@ async def test_nothing_can_be_written(runs: Path, path: str, method: str) -> Non
         assert (await browser.request(method, path)).status_code == 405
 
 
-@pytest.mark.parametrize("host", ["evil.example.org", "127.0.0.1.evil.example.org", "", "localhost.", "[::2]:1", "127.1"])
+@pytest.mark.parametrize(
+    "host", ["evil.example.org", "127.0.0.1.evil.example.org", "", "localhost.", "[::2]:1", "127.1"]
+)
 async def test_a_name_that_leads_here_by_dns_rebinding_reads_nothing(runs: Path, host: str) -> None:
     async with client(runs) as browser:
         answers = [await browser.get(path, headers={"host": host}) for path in PATHS]
@@ -74,7 +75,9 @@ def test_two_hosts_are_none() -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-@pytest.mark.parametrize("how", [("cors", "empty"), ("no-cors", "image"), ("no-cors", "script"), ("navigate", "iframe")])
+@pytest.mark.parametrize(
+    "how", [("cors", "empty"), ("no-cors", "image"), ("no-cors", "script"), ("navigate", "iframe")]
+)
 async def test_pages_of_other_origins_load_nothing(runs: Path, site: str, how: tuple[str, str]) -> None:
     said = {"sec-fetch-site": site, "sec-fetch-mode": how[0], "sec-fetch-dest": how[1], "origin": "http://localhost:1"}
     async with client(runs) as browser:
@@ -102,15 +105,20 @@ async def test_every_answer_forbids_scripts_and_frames_of_others(runs: Path, pat
 @pytest.mark.parametrize("key", ["", "wrong", KEY[:-1], KEY + "x", KEY.upper()])
 async def test_another_user_of_the_machine_does_not_know_the_key(runs: Path, key: str) -> None:
     async with client(runs) as browser:
-        answers = [await browser.get(f"http://127.0.0.1:7080/{key}/{path}".replace("//", "/").replace(":/", "://")) for path in PATHS]
+        answers = [
+            await browser.get(f"http://127.0.0.1:7080/{key}/{path}".replace("//", "/").replace(":/", "://"))
+            for path in PATHS
+        ]
     assert {answer.status_code for answer in answers} == {403}
 
 
 @pytest.mark.parametrize(
     "path",
-    ["static/../app.py", "static/%2e%2e/app.py", "static/..%2fapp.py", "static//etc/passwd", "run.json?run=..%2F..%2Fa",
-     "run.json?run=%2Fetc", "run.json?run=a%00"],
-)  # fmt: skip
+    [
+        *("static/../app.py", "static/%2e%2e/app.py", "static/..%2fapp.py", "static//etc/passwd"),
+        *("run.json?run=..%2F..%2Fa", "run.json?run=%2Fetc", "run.json?run=a%00"),
+    ],
+)
 async def test_no_path_leads_out_of_the_folders(runs: Path, path: str) -> None:
     async with client(runs) as browser:
         answer = await browser.get(httpx.URL(f"http://127.0.0.1:7080/{KEY}/{path}"))
@@ -159,10 +167,12 @@ async def test_beyond_loopback_only_operators_read(
     async with served(runs, with_tls(authority)) as address:
         base = address.replace("0.0.0.0", "127.0.0.1")
         async with browser_with(authority.issue("mine", identity=identity), authority.ca) as browser:
-            answers = [await browser.get(base + path) for path in ("", "runs.json", "run.json?run=a", "static/page.css")]
+            answers = [
+                await browser.get(base + path) for path in ("", "runs.json", "run.json?run=a", "static/page.css")
+            ]
             assert {answer.status_code for answer in answers} == {status}
             if status == 403:
-                assert "takes that of an operator" in answers[0].text
+                assert "takes an operator's" in answers[0].text
             assert (await browser.get(base, headers={"host": "evil.example.org"})).status_code == 421
 
 
@@ -216,7 +226,7 @@ async def test_on_loopback_a_stream_goes_on_where_the_header_of_the_browser_says
 async def test_a_port_that_is_taken_is_told(runs: Path) -> None:
     async with served(runs, WebSettings(listen="127.0.0.1:0")) as address:
         port = httpx.URL(address).port
-        with pytest.raises(ConfigError, match="cannot listen at .*: Address already in use"):
+        with pytest.raises(ConfigError, match=r"cannot listen at .*: Address already in use"):
             await serve(Runs(runs), WebSettings(listen=f"127.0.0.1:{port}"), None, lambda _: None)
 
 

@@ -1,7 +1,8 @@
 """Plays runs that go wrong, with real processes, and keeps what they record, for the tests of the web page.
 
-`python -m tests.support.recorded_failures FOLDER [NAME ...]` plays them, in some minutes. The recordings that the tests
-read are in tests/top_server/web/failures. FOLDER/full-disk must be on a disk of 1.5 MB, such as a tmpfs.
+`python -m tests.support.recorded_failures FOLDER [NAME ...]` plays them, in some minutes. The recordings that the
+tests read are in tests/top_server/web/failures. FOLDER/full-disk/run must be a disk of its own of 1.5 MB, such as a
+tmpfs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import psutil
@@ -45,7 +46,11 @@ async def after_a_round(folder: Path, act: Callable[[Process], None], *flags: st
 
 
 def kill_a_node(played: Process) -> None:
-    [found] = [one for one in psutil.Process(played.pid).children(recursive=True) if "--name node-1" in " ".join(one.cmdline())]
+    [found] = [
+        one
+        for one in psutil.Process(played.pid).children(recursive=True)
+        if "--name node-1" in " ".join(one.cmdline())
+    ]
     found.send_signal(signal.SIGKILL)
 
 
@@ -69,21 +74,20 @@ async def killed(folder: Path) -> None:
 
 
 async def refused(folder: Path) -> None:
-    """A node with other options of the task, which is sent away while the run waits for a second node."""
-    flags = ("--min-nodes", "2", "--join-timeout", "20", "--task-option", "clients=8")
+    """A node with other options of the task, which is sent away; another node comes in its place."""
+    flags = ("--min-nodes", "2", "--task-option", "clients=8")
     async with run(folder, *flags) as played:
         address = (await played.event("listening", DEADLINE_S))["address"]
-        async with (
-            node(folder, address, *EIGHT, "--clients", "0-3", name="berlin"),
-            node(folder, address, "--task-option", "clients=9", "--clients", "4-7", name="paris") as wrong,
-        ):
-            await wrong.ended(DEADLINE_S)
-            await played.ended(DEADLINE_S)
+        async with node(folder, address, *EIGHT, "--clients", "0-3", name="berlin"):
+            async with node(folder, address, "--task-option", "clients=9", "--clients", "4-7", name="paris") as wrong:
+                await wrong.ended(DEADLINE_S)
+            async with node(folder, address, *EIGHT, "--clients", "4-7", name="rome"):
+                await played.ended(DEADLINE_S)
 
 
 async def another_file(folder: Path) -> None:
     """A node whose file of the task is not that of the other node."""
-    text = "from fedgsp_node.tasks.digits import Digits as Clinics  # noqa: F401\n"
+    text = "from fedgsp_node.tasks.digits import Digits\n\n\nclass Clinics(Digits):\n    pass\n"
     for name, more in (("here", ""), ("there", "# changed\n")):
         (folder / name).mkdir()
         (folder / name / "clinics.py").write_text(text + more, encoding="utf-8")
@@ -107,17 +111,17 @@ async def no_memory(folder: Path) -> None:
 async def full_disk(folder: Path) -> None:
     """A run on a disk that becomes full, stopped when it waits for room."""
     async with run(folder, *LOCAL, "--rounds", "200", "--keep-models", "all") as played:
-        while "waits for room" not in played.errors:
+        while "waits for room" not in played.errors:  # noqa: ASYNC110 (another process writes that log)
             await asyncio.sleep(0.5)
         played.send(signal.SIGKILL)
         await played.ended(DEADLINE_S)
 
 
-def plain(*flags: str) -> Callable[[Path], Awaitable[None]]:
+def plain(*flags: str) -> Callable[[Path], Coroutine[None, None, None]]:
     return lambda folder: at_its_end(folder, *flags)
 
 
-FAILURES: dict[str, Callable[[Path], Awaitable[None]]] = {
+FAILURES: dict[str, Callable[[Path], Coroutine[None, None, None]]] = {
     "nobody-trained": plain(*FAULTY, "--task-option", "raises=0+1+2+3+4+5+6+7", *EIGHT, *LOCAL),
     "bad-model": plain(*FAULTY, "--task-option", "diverges=2", *EIGHT, *LOCAL),
     "task-raises": plain(*FAULTY, "--task-option", "raises=3", *EIGHT, *LOCAL),
@@ -149,7 +153,7 @@ def main(words: Sequence[str]) -> None:
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
         asyncio.run(FAILURES[name](folder))
         keep(folder, root / "kept" / name)
         sys.stdout.write(f"{name} is recorded\n")

@@ -54,7 +54,6 @@ def long_run(directory: Path, rounds: int = 1000, clients: int = 368, nodes: int
         record.add(
             NodeJoined(
                 node=f"site-{number}",
-                away=None,
                 clients=len(own),
                 names={client: f"Writer {client}" for client in own},
                 address=f"site-{number}.example.org:7001",

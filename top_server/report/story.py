@@ -75,8 +75,8 @@ class Grown:
     def new(self, trainings: bool | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """The objects in the new complete lines, each with the offset at which its line begins.
 
-        With `trainings` true, the events of single trainings alone, and with false, all others. Raises DataError if the
-        file cannot be read, or if a line is not a JSON object.
+        With `trainings` true, the events of single trainings alone, and with false, all others. Raises DataError if
+        the file cannot be read, or if a line is not a JSON object.
         """
         rest = b""
         try:
@@ -203,6 +203,4 @@ def _of_kind(lines: Sequence[bytes], trainings: bool | None) -> list[tuple[int, 
     """The lines with their places; all, or those of trainings, or the others. A long run has a million of them."""
     if trainings is None:
         return list(enumerate(lines))
-    return [
-        (place, line) for place, line in enumerate(lines) if (_TRAINING in line[:_KIND_WITHIN]) is trainings
-    ]
+    return [(place, line) for place, line in enumerate(lines) if (_TRAINING in line[:_KIND_WITHIN]) is trainings]

@@ -73,7 +73,9 @@ class Pages:
         return app
 
     def _page(self, page: str, **values: Any) -> HTMLResponse:
-        return HTMLResponse(self._pages.get_template(f"{page}.html.jinja").render(version=fedgsp.__version__, **values))
+        return HTMLResponse(
+            self._pages.get_template(f"{page}.html.jinja").render(version=fedgsp.__version__, **values)
+        )
 
     async def index(self, _: Request) -> Response:
         """The list of runs."""
@@ -113,7 +115,9 @@ class Pages:
         stories = [self._get(name) for name in names]
         for one in stories:
             await one.whole()
-        found = await asyncio.to_thread(compared, [(name, one.story) for name, one in zip(names, stories, strict=True)])
+        found = await asyncio.to_thread(
+            compared, [(name, one.story) for name, one in zip(names, stories, strict=True)]
+        )
         return _json(orjson.dumps(found))
 
     async def picture(self, request: Request) -> Response:
@@ -132,7 +136,7 @@ class Pages:
         again = request.headers.get("last-event-id")
         offset = int(again) if again and again.isdecimal() and len(again) < 19 else _number(request, "from")
         if self._streams >= MOST_STREAMS:
-            raise Missing("there are too many open pages", "close some of them", HTTPStatus.SERVICE_UNAVAILABLE)
+            raise MissingError("there are too many open pages", "close some of them", HTTPStatus.SERVICE_UNAVAILABLE)
 
         async def body() -> Any:
             self._streams += 1
@@ -151,7 +155,7 @@ class Pages:
         if name not in self._followed:
             directory = self._runs.get(name)
             if directory is None:
-                raise Missing(f"there is no run {visible(name[:200])!r} here", "choose one from the list")
+                raise MissingError(f"there is no run {visible(name[:200])!r} here", "choose one from the list")
             self._followed[name] = Followed(directory)
         self._followed.move_to_end(name)
         while len(self._followed) > _KEPT:
@@ -159,7 +163,7 @@ class Pages:
         return self._followed[name]
 
 
-class Missing(DataError):
+class MissingError(DataError):
     """What was asked for is not there."""
 
     def __init__(self, what: str, remedy: str, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> None:
@@ -174,7 +178,7 @@ def _json(content: bytes) -> Response:
 def _number(request: Request, name: str) -> int:
     text = request.query_params.get(name, "")
     if not text.isdecimal() or len(text) > 18:
-        raise Missing(f"{name} is no number", "follow the links of the page", HTTPStatus.BAD_REQUEST)
+        raise MissingError(f"{name} is no number", "follow the links of the page", HTTPStatus.BAD_REQUEST)
     return int(text)
 
 

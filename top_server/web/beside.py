@@ -6,6 +6,7 @@ So the page costs the top server nothing, and no browser and no error of the pag
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import select
@@ -36,8 +37,9 @@ def shown(config: RunConfig, directory: RunDirectory) -> Iterator[None]:
         yield
         return
     files = config.tls_files
-    paths = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key} if files else {}
-    settings = WebSettings(listen=config.web, **paths)
+    settings = WebSettings(listen=config.web)
+    if files:
+        settings = dataclasses.replace(settings, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
     directory.logs.mkdir(exist_ok=True)
     log = directory.logs / "web.log"
     command = [*python_module("top_server"), "web", str(directory.path.absolute()), *arguments_of(settings)]

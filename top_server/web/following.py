@@ -24,8 +24,8 @@ from top_server.report.remedies import remedy_of
 from top_server.report.story import Story
 from top_server.report.troubles import is_trouble
 from top_server.view.lines import describe
-from top_server.web.alive import is_recorded
 from top_server.web.overview import overview
+from top_server.web.state import State, state_of
 
 #: How often the file is looked at while somebody follows it, and how often a silent stream shows that it lives.
 LOOK_S, SIGN_OF_LIFE_S = 0.25, 15.0
@@ -53,7 +53,7 @@ class Followed:
         self._messages: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._grown = asyncio.Event()
         self._followers = 0
-        self.lives: bool | None = None
+        self.state = State()
 
     async def whole(self) -> bytes:
         """What the record says now, as JSON; raises UserError if it cannot be read.
@@ -67,11 +67,11 @@ class Followed:
         return found
 
     def _read(self) -> bytes:
-        self.lives = is_recorded(self.directory.events)
-        facts = told(self.story, self.lives, count=False)
-        version = (self.story.offset, len(self.story.rows), self.story.counted, self.lives)
+        self.state = state_of(self.directory)
+        facts = told(self.story, self.state.lives, count=False)
+        version = (self.story.offset, len(self.story.rows), self.story.counted, self.state)
         if self._whole[0] != version:
-            value = overview(facts, self.story, self.lives)
+            value = overview(facts, self.story, self.state)
             self._whole = version, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         return self._whole[1]
 
@@ -95,17 +95,13 @@ class Followed:
                 file.seek(begin)
                 *lines, _ = file.read(_MOST_OF_ROUND if end is None else min(end - begin, _MOST_OF_ROUND)).split(b"\n")
         except OSError as error:
-            raise DataError(
-                f"{self.directory.events} cannot be read: {error.strerror}", "restore the file"
-            ) from None
+            raise DataError(f"{self.directory.events} cannot be read: {error.strerror}", "restore the file") from None
         return self._told(lines, begin + sum(len(line) + 1 for line in lines))
 
     def _told(self, lines: list[bytes], end: int) -> bytes:
         """Events as they stand in the file, with the lines that people read, and the byte behind them."""
-        said: list[dict[str, str]] = []
-        for line in lines:
-            if _TRAINING not in line[:80] and (text := self._line(orjson.loads(line))):
-                said.append(text)
+        others = (orjson.loads(line) for line in lines if _TRAINING not in line[:80])
+        said = [found for event in others if (found := self._line(event)) is not None]
         return b'{"events":[%b],"told":%b,"end":%d}' % (b",".join(lines), orjson.dumps(said), end)
 
     def _line(self, event: Mapping[str, Any]) -> dict[str, str] | None:
@@ -130,18 +126,18 @@ class Followed:
         try:
             if self._followers == 1:
                 self._looking = asyncio.create_task(self._look(closing), name="look at a run")
-            lives, silent = None, 0.0
+            state = State()
             while True:
                 grown = self._grown
-                if lives is not self.lives:
-                    lives = self.lives
-                    yield b"event: alive\ndata: %b\n\n" % orjson.dumps(lives)
+                if state != self.state:
+                    state = self.state
+                    yield b"event: state\ndata: %b\n\n" % orjson.dumps(state)
                 if (found := self._message(offset)) is None:
                     yield ANEW
                     return
                 end, message = found
                 if message:
-                    offset, silent = end, 0.0
+                    offset = end
                     yield message
                     continue
                 if closing.is_set():
@@ -190,10 +186,10 @@ class Followed:
         """Wakes all streams when the file has grown, or when the process that records it has come or gone."""
         before: object = None
         while True:
-            self.lives = is_recorded(self.directory.events)
+            self.state = state_of(self.directory)
             try:
                 status = os.stat(self.directory.events)
-                now: object = (status.st_ino, status.st_size, self.lives, closing.is_set())
+                now: object = (status.st_ino, status.st_size, self.state, closing.is_set())
             except OSError:
                 now = None
             if now != before:

@@ -38,7 +38,7 @@ METHODS = ("GET", "HEAD")
 ROLES = (Role.OPERATOR, Role.TOP_SERVER)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that is refused, with the reason for its sender."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
@@ -78,7 +78,7 @@ class Guard:
             return
         try:
             inner = self._admitted(scope)
-        except Refused as refused:
+        except RefusedError as refused:
             response = PlainTextResponse(f"{refused}\n", refused.status)
             await response(scope, receive, guarded)
         else:
@@ -87,26 +87,27 @@ class Guard:
     def _admitted(self, scope: Scope) -> Scope:
         headers = Headers(scope=scope)
         if host_of(headers.getlist("host")) not in self._hosts:  # a name of somebody else that leads here
-            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "this server does not have that name: use its own address")
+            raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "that is no name of this server: use its own")
         # A page of another origin may lead a person here, but may load nothing from here.
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
             headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document"
         ):
-            raise Refused(HTTPStatus.FORBIDDEN, "other pages can read nothing here")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "other pages can read nothing here")
         path: str = scope["path"]
         if self._key:
             begin = f"/{self._key}/"
             if not hmac.compare_digest(path[: len(begin)].encode(), begin.encode()):
-                raise Refused(HTTPStatus.FORBIDDEN, "use the whole address that the top server has printed")
+                raise RefusedError(HTTPStatus.FORBIDDEN, "use the whole address that the top server has printed")
             scope = {**scope, "path": path[len(begin) - 1 :]}
         else:
             who = self._holder(scope)
             if who is None or who.role not in ROLES:
-                raise Refused(
-                    HTTPStatus.FORBIDDEN, f"{who or 'this certificate'} may not read here: it takes that of an operator"
+                raise RefusedError(
+                    HTTPStatus.FORBIDDEN,
+                    f"{who or 'this certificate'} may not read here; it takes an operator's",
                 )
         if scope["method"] not in METHODS:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read")
+            raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read")
         return scope
 
 

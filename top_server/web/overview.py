@@ -11,23 +11,27 @@ from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.visible import visible
 from top_server.pictures.shown import further_metrics
 from top_server.record.scores import score_of, scored_by
-from top_server.report.facts import CLIENT_HEADS, NODE_HEADS, Facts
+from top_server.report.facts import CLIENT_HEADS, NODE_HEADS, Ending, Facts
 from top_server.report.story import Story
 from top_server.web.pictures import described
+from top_server.web.state import State
 
 #: Lines of what went wrong that the page has at first, and kinds of trouble.
 _MOST_LINES, _MOST_TROUBLES = 100, 300
 _PER_ROUND = ("seconds", "bytes_direct", "bytes_relayed", "bytes_travelled", "clients_trained", "clients_skipped")
 
 
-def overview(facts: Facts, story: Story, lives: bool | None) -> dict[str, Any]:
+def overview(facts: Facts, story: Story, state: State) -> dict[str, Any]:
     """What the page of a run shows first."""
-    begun = next((event for event in reversed(story.events) if event.get("event") in ("run_started", "run_resumed")), {})
+    begun = next(
+        (event for event in reversed(story.events) if event.get("event") in ("run_started", "run_resumed")), {}
+    )
     rounds = begun.get("rounds") or facts.config.rounds
     return {
         "name": facts.name,
-        "lives": lives,
-        "ending": asdict(facts.ending),
+        "lives": state.lives,
+        "full": state.full,
+        "ending": asdict(_ending(facts, state)),
         "counted": story.counted,
         "end": story.offset,
         "scheme": facts.config.scheme,
@@ -52,6 +56,19 @@ def overview(facts: Facts, story: Story, lives: bool | None) -> dict[str, Any]:
     }
 
 
+def _ending(facts: Facts, state: State) -> Ending:
+    """How the run stands; a full disk is told here, for a run cannot record that."""
+    if not state.full or facts.ending.kind in ("finished", "stopped"):
+        return facts.ending
+    what = "the run waits for room, for an hour at most" if state.lives else "nobody writes its record any more"
+    return Ending(
+        "failed",
+        f"The disk of the run directory is full. {facts.ending.title}",
+        f"the top server can write no event and no model; {what}",
+        "make room on that disk; a run that waits goes on by itself, another one by top-server --resume",
+    )
+
+
 def present(story: Story) -> dict[str, int]:
     """How many nodes and clients are there, by the events of their coming and leaving."""
     there: dict[str, int] = {}
@@ -67,9 +84,7 @@ def curves(facts: Facts) -> dict[str, Any]:
     """The columns of the history by round; accuracy in percent. None where a round has no value."""
     rows = facts.rows
     rating = facts.rated_by
-    score = [
-        rated(scored_by(row), score_of(row)) if metric_of(scored_by(row)) == rating else None for row in rows
-    ]
+    score = [rated(scored_by(row), score_of(row)) if metric_of(scored_by(row)) == rating else None for row in rows]
     evaluated = [row for row in rows if row.get(LOSS) is not None]
     rounds = [row.get("round") for row in rows]
     metrics = {

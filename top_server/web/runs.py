@@ -19,7 +19,7 @@ from fedgsp.visible import visible
 from top_server.record.directory import RunDirectory
 from top_server.record.scores import score_of, scored_by
 from top_server.report.facts import ending, figure
-from top_server.web.alive import is_recorded
+from top_server.web.state import is_recorded
 
 #: Folders in folders that are searched, and runs that are listed: the newest.
 _MOST_DEPTH, MOST_RUNS = 4, 1000

@@ -143,18 +143,17 @@ def context(tls: Tls) -> ssl.SSLContext:
         found.set_alpn_protocols(["http/1.1"])
         return found
 
-    current = [tls, made(tls)]
+    outer = made(tls)
+    current, inner = tls, outer
 
     def choose(connection: ssl.SSLObject, *_: Any) -> None:
-        now = followed.now()
-        if now is not current[0]:
-            current[:] = now, made(now)
-            connection.context = current[1]
-        elif current[1] is not outer:
-            connection.context = current[1]
+        nonlocal current, inner
+        if (now := followed.now()) is not current:
+            current, inner = now, made(now)
+        if inner is not outer:
+            connection.context = inner
 
-    outer = current[1]
-    outer.sni_callback = choose
+    outer.sni_callback = choose  # type: ignore[assignment]
     return outer
 
 

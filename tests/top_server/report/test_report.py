@@ -20,7 +20,7 @@ from fedgsp.settings.files import dump, parse
 from fedgsp.settings.run import RunConfig
 from tests.support.finished_runs import BEGAN, history, row
 from top_server.cli import app
-from top_server.pictures.shown import shown, teams_of
+from top_server.pictures.shown import teams_of
 from top_server.record.directory import RunDirectory
 from top_server.report.charts import charts_of, together
 from top_server.report.comparison import band, rows_of, variants

@@ -113,9 +113,9 @@ async def test_browsers_hear_that_a_top_server_was_killed(tmp_path: Path) -> Non
     stream = followed.stream(events.stat().st_size, asyncio.Event())
     with events.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert (await of_kind(stream, "alive"))["data"] is True
+        assert (await of_kind(stream, "state"))["data"]["lives"] is True
         assert json.loads(await followed.whole())["ending"]["title"] == "The run is playing."
-    assert (await of_kind(stream, "alive"))["data"] is False
+    assert (await of_kind(stream, "state"))["data"]["lives"] is False
     whole = json.loads(await followed.whole())
     assert whole["ending"]["title"] == "The top server ended without a word, after 3 rounds."
     assert "continue with top-server --resume" in whole["ending"]["remedy"]

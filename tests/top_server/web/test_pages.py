@@ -23,7 +23,7 @@ from top_server.report.story import Story
 from top_server.web.pictures import pairs, png
 from top_server.web.runs import Runs, glance
 
-SHORT = {"rounds": 3, "clients": 20, "nodes": 2}
+SHORT: dict[str, Any] = {"rounds": 3, "clients": 20, "nodes": 2}
 
 
 async def got(folder: Path, path: str) -> Any:

@@ -186,9 +186,9 @@ function listen() {
   source = new EventSource(`events?${new URLSearchParams({ run, from: end })}`);
   source.onopen = () => back(true);
   source.onmessage = (message) => take(JSON.parse(message.data));
-  source.addEventListener("alive", (message) => {
-    const lives = JSON.parse(message.data);
-    if (whole.lives !== lives) later(lives ? 0 : 300);
+  source.addEventListener("state", (message) => {
+    const { lives, full } = JSON.parse(message.data);
+    if (whole.lives !== lives || whole.full !== full) later(lives ? 0 : 300);
   });
   source.addEventListener("anew", () => { source.close(); begin().catch(sorry); });
   source.onerror = () => {
