@@ -8,6 +8,8 @@ const run = new URLSearchParams(location.search).get("run");
 const view = new RoundView(byId("groups"), byId("all-groups"));
 /** Lines of events that stay on the page, and how soon the whole is read again after a round, in milliseconds. */
 const MOST_LINES = 300, AGAIN_MS = 1500;
+/** Troubles and names on the first screen. */
+const MOST_TROUBLES = 3, FEW_NAMES = 6;
 /** Kinds of events after which the whole says something else. */
 const NEWS = new Set(["round_finished", "run_started", "run_resumed", "run_finished", "run_failed", "run_stopped", "node_joined",
   "node_left", "node_refused", "distances_found"]);
@@ -37,22 +39,36 @@ function showState() {
   if (!reached) lines.push(el("p", {}, "This page has lost its server: the top server has ended or was killed, or the network is cut. The page goes on by itself when the server is back; recorded runs are shown by top-server web RUNS_DIR."));
   const worst = last(whole.troubles);
   if (worst.length) lines.push(el("ul", {}, worst.map((one) => el("li", {}, sentence(one)))),
-    whole.troubles.length > worst.length ? el("p", {}, el("a", { href: "#troubles" }, "All that went wrong, by client and node")) : null);
+    whole.troubles.length > 1 ? el("p", {}, el("a", { href: "#troubles" }, "All that went wrong, by client and node")) : null);
   notice.replaceChildren(...lines.filter(Boolean));
 }
 
-/** The troubles for the first screen: those of the last rounds. */
+/** The troubles for the first screen: the same trouble of several clients is one, nodes and late rounds come first. */
 function last(troubles) {
   const harmless = new Set(["got its model another way", "was taken over by another group manager"]);
   const bad = troubles.filter((one) => !harmless.has(one.what));
-  return [...(bad.length ? bad : troubles)].sort((a, b) => b.last - a.last || b.times - a.times).slice(0, whole.ending.kind === "finished" ? 2 : 4);
+  const alike = Map.groupBy(bad.length ? bad : troubles, (one) => `${one.what} ${one.reason} ${one.remedy}`);
+  const found = [...alike.values()].map((some) => ({ ...some[0], whos: some.map((one) => one.who), last: Math.max(...some.map((one) => one.last)),
+    first: Math.min(...some.map((one) => one.first)), times: Math.max(...some.map((one) => one.times)) }));
+  const rank = (one) => one.who.startsWith("node ") || one.who.startsWith("group manager ") ? 0 : 1;
+  return found.sort((a, b) => rank(a) - rank(b) || b.last - a.last || b.times - a.times).slice(0, MOST_TROUBLES);
 }
 
 function sentence(one) {
-  const when = one.rounds ? `, round${one.rounds.includes(" ") ? "s" : ""} ${one.rounds}` : "";
+  const when = one.last ? one.first === one.last ? `, round ${one.last}` : `, rounds ${one.first} to ${one.last}` : "";
   const times = one.times > 1 ? ` (${one.times} times)` : "";
-  return `${one.who} ${one.what}${times}${when}${one.reason ? `: ${one.reason}` : ""}${one.remedy ? `. What to do: ${one.remedy}.` : ""}`;
+  const reason = one.reason ? `: ${one.reason}` : "";
+  return `${list(one.whos)}: ${one.what}${times}${when}${reason}${one.remedy ? `. What to do: ${one.remedy}.` : ""}`;
 }
+
+/** "client 0", or "clients 0, 3, 5 and 4 more". */
+function list(whos) {
+  const [noun] = whos[0].split(" ");
+  if (whos.length === 1 || noun !== "client") return whos.slice(0, FEW_NAMES).join(", ") + more(whos);
+  return `clients ${whos.slice(0, FEW_NAMES).map((who) => who.slice("client ".length)).join(", ")}${more(whos)}`;
+}
+
+const more = (whos) => whos.length > FEW_NAMES ? ` and ${whos.length - FEW_NAMES} more` : "";
 
 function tile(label, value, more = "") {
   return el("div", {}, el("dt", {}, label), el("dd", {}, value, more ? el("small", {}, ` ${more}`) : null));
@@ -72,7 +88,7 @@ function showTiles() {
   const score = newest("score");
   byId("tiles").replaceChildren(
     tile("Rounds finished", `${done}`, `of ${whole.rounds}`),
-    tile(rating, score === undefined ? "-" : short(score), unit),
+    tile(rating, score === undefined ? "-" : short(score), score === undefined ? "" : unit),
     tile("Loss", newest("loss") === undefined ? "-" : short(newest("loss"))),
     tile(open ? "Clients there" : "Clients", `${open ? present.clients : whole.clients.rows.length}`, `on ${nodes} ${nodes === 1 ? "node" : "nodes"}`),
     tile("Weights moved", size(sum("bytes_direct") + sum("bytes_relayed")), `${size(sum("bytes_travelled"))} travelled`),
