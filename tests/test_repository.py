@@ -101,6 +101,13 @@ def test_nothing_is_left_to_do() -> None:
     assert lines_that(UNFINISHED) == []
 
 
+def test_no_wait_forgets_that_it_was_cancelled() -> None:
+    """`fedgsp.within` says why."""
+    packages = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
+    found = re.compile(r"asyncio\.wait_for\(")
+    assert [line for line in lines_that(found) if line.startswith(packages)] == []
+
+
 def test_nothing_names_a_path_of_one_machine() -> None:
     assert lines_that(PATH_OF_A_MACHINE) == []
 
