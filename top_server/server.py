@@ -28,6 +28,7 @@ from fedgsp.settings.run_files import BEYOND
 from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
+from fedgsp.versions import commit
 from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
@@ -55,6 +56,7 @@ from top_server.progress import Progress
 from top_server.record import checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, usable, write_config
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
+from top_server.record.events.base import ABSENT
 from top_server.record.events.run import (
     Listening,
     NoBestModel,
@@ -253,6 +255,7 @@ async def _play(
                 scheme=config.scheme,
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
                 constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
+                commit=await asyncio.to_thread(commit) or ABSENT,
             )
         )
         if resumed and resumed.extends:
