@@ -44,6 +44,7 @@ from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.metrics import monitored
 from top_server.models import Models
 from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
@@ -90,6 +91,8 @@ def credentials(config: RunConfig) -> Tls | None:
     if tls:
         tls.check_is(Role.TOP_SERVER)
         tls.check_covers(loopback(split_address(config.listen)[0]), "where the top server dials its group managers")
+        if config.metrics is not None:
+            tls.check_covers(loopback(split_address(config.metrics)[0]), "where --metrics listens")
         if config.local_nodes:
             tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
     return tls
@@ -141,10 +144,11 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended.
         at = resumed.address if resumed and not resumed.extends else ""
+        watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
             doors.opened(config, membership, store, door, tls, federated, audit, at)
         )
-        journal.record(Listening(address=address))
+        journal.record(Listening(address=address, metrics=watched.address or ABSENT))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
         managers = await stack.enter_async_context(
@@ -216,6 +220,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             reason = str(error)
             raise
         finally:
+            watched.failure = "" if finished else reason  # while nodes are dismissed
             nodes_may_end()
             await membership.dismiss(
                 Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S

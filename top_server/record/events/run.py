@@ -9,6 +9,7 @@ class Listening(Event):
     """The top server has begun, and nodes can reach it."""
 
     address: str = told("where nodes join")
+    metrics: str = told("with `--metrics`: where /metrics and /healthz are", default=ABSENT)
 
 
 class SettingsChosen(Event):
