@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: A tracker that has failed is tried again at the end of each round, and after this long, in seconds.
 AGAIN_S = 30.0
 #: How long all trackers together may take to come to an end when the run is over, in seconds.
-END_S = 10.0
+END_S = 20.0
 #: Characters of a reason that are shown, at most.
 _MOST_SHOWN = 300
 

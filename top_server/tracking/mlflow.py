@@ -1,5 +1,6 @@
 """Sends a run to an MLflow tracking server, with MLflow's own client."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is that of the run
 }
 #: What a server takes in one request.
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
@@ -30,6 +32,7 @@ class Mlflow(Tracking):
     def __init__(self, options: MlflowOptions) -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # the tracker warns by itself, once
         from mlflow.tracking import MlflowClient  # after the environment is set
 
         self._options = options
@@ -44,7 +47,7 @@ class Mlflow(Tracking):
             self._id = found[0].info.run_id
             client.update_run(self._id, status="RUNNING")
         else:
-            tags = {f"fedgsp.{name}": text for name, text in about.tags.items()}
+            tags = {f"fedgsp.{name}": text for name, text in {"run": about.run, **about.tags}.items()}
             if "commit" in about.tags:
                 tags["mlflow.source.git.commit"] = about.tags["commit"].removesuffix("-dirty")
             start = _milliseconds(about.began)

@@ -65,9 +65,7 @@ class Reader:
             try:
                 found = self._gathered.note(line.event)
             except (KeyError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"{self._path} has an event that cannot be read: {error}", "restore the file"
-                ) from None
+                raise DataError(f"{self._path} has a damaged event: {error!r}", "restore the file") from None
             if line.event["event"] in BEGINS:
                 self.outcome = Outcome()
             elif isinstance(found, Outcome):
@@ -110,7 +108,6 @@ def _about(directory: RunDirectory, first: Mapping[str, Any], last: Mapping[str,
             several = value.items() if isinstance(value, dict) else ((None, value),)
             parameters |= {f"{one.field}.{key}" if key else one.field: _text(text) for key, text in several}
     told = {
-        "run": last.get("run"),
         "scheme": config.scheme,
         "seed": config.seed,
         "task": config.task,

@@ -48,7 +48,7 @@ class TensorBoard(Tracking):
                 wall_time=began,
                 summary=Summary(
                     value=[
-                        _text("run", _table(about.tags)),
+                        _text("run", _table({"run": about.run, **about.tags})),
                         _text("settings", _table(about.parameters)),
                         _hparams(hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
                     ]
