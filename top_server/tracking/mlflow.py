@@ -13,7 +13,7 @@ from top_server.tracking.base import About, Outcome, Points, Tracking
 #: How MLflow's client waits for a server, unless the environment says otherwise: with its own values, a request to a
 #: server that is away takes minutes. The client also reports its use to its makers unless it is told not to.
 _ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is that of the run

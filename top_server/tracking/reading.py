@@ -47,13 +47,17 @@ class Reader:
         #: How the run ended, as far as it was read.
         self.outcome = Outcome()
         begun: list[Mapping[str, Any]] = []
-        #: Round -> where its last event stands. Rounds that are finished later are not played again meanwhile.
-        self._last: dict[int, int] = {}
+        self._surveyed = 0
+        #: Round -> where its event stands, up to there. A top server that begins plays all later rounds again.
+        self._valid: dict[int, int] = {}
         for line in _lines(self._path, 0, (*BEGINS, ROUND)):
+            number = line.event.get("round", 0)
             if line.event["event"] in BEGINS:
                 begun.append(line.event)
+                self._valid = {before: offset for before, offset in self._valid.items() if before <= number}
             else:
-                self._last[line.event.get("round", 0)] = line.offset
+                self._valid[number] = line.offset
+            self._surveyed = line.end
         if not begun:
             raise DataError(f"{directory.path} holds no run that has begun", "give the directory of a run")
         self.about = _about(directory, begun[0], begun[-1])
@@ -75,7 +79,7 @@ class Reader:
                 yield found
 
     def _counts(self, number: int, offset: int) -> bool:
-        return number > self._round and self._last.get(number, offset) == offset
+        return number > self._round and (offset >= self._surveyed or self._valid.get(number) == offset)
 
 
 def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:

@@ -40,6 +40,15 @@ def test_a_round_that_was_played_again_counts_as_it_was_played_last(tmp_path: Pa
     assert reader.outcome.kind == "open"
 
 
+def test_a_finished_round_that_is_played_again_waits_for_its_new_end(tmp_path: Path) -> None:
+    resumed = {**BEGUN, "event": "run_resumed", "round": 1}
+    directory = record(tmp_path, finished(1, 0.1), finished(2, 0.2), resumed)
+    reader = Reader(directory)
+    assert rounds(reader) == [(1, 0.1)]
+    more(directory, finished(2, 0.25))
+    assert rounds(reader) == [(2, 0.25)]
+
+
 def test_a_run_is_described_by_what_it_trains_and_not_by_where(tmp_path: Path) -> None:
     about = Reader(
         record(tmp_path, task_option={"sites": "4"}, local_nodes=2, clients=4, track=("tensorboard",))
