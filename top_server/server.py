@@ -28,11 +28,11 @@ from fedgsp.settings.run_files import BEYOND
 from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
-from fedgsp.versions import commit
 from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
 from top_server.best import after_row, check_validation, is_last, told_validation
+from top_server.checkout import commit
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify

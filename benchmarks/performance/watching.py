@@ -25,6 +25,7 @@ TIMEOUT_S = 400.0
 SCRAPE_S = 1.0
 VARIANTS = {
     "without": [],
+    "without, once more": [],  # how far the same runs differ
     "--metrics, asked once a second": ["--metrics", "127.0.0.1:0"],
     "--track tensorboard": ["--track", "tensorboard"],
 }

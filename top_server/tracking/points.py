@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
 from fedgsp.programs import PROGRAMS
 from top_server.record.scores import score_of, scores_of
 from top_server.tracking.base import Outcome, Points
@@ -65,16 +63,20 @@ class Gathered:
         for client, hop in self._hops.items():
             yield f"client/{client}/train_loss", hop.get("loss")
             yield f"client/{client}/train_seconds", hop.get("seconds")
+        groups: dict[int, list[Mapping[str, Any]]] = {}
+        for hop in self._hops.values():
+            groups.setdefault(int(hop["group"]), []).append(hop)
         skipped = Counter(self._skipped.values())
-        for group in sorted({int(hop["group"]) for hop in self._hops.values()} | skipped.keys()):
-            hops = [hop for hop in self._hops.values() if hop["group"] == group]
+        for group in sorted(groups.keys() | skipped.keys()):
+            hops = groups.get(group, [])
             yield f"group/{group}/clients_trained", len(hops)
             yield f"group/{group}/clients_skipped", skipped[group]
             yield f"group/{group}/bytes", sum(hop.get("bytes") or 0 for hop in hops)
-            weights = [hop.get("samples") or 0 for hop in hops]
+            samples = sum(hop.get("samples") or 0 for hop in hops)
             losses = [hop.get("loss") for hop in hops]
-            if sum(weights) and None not in losses:
-                yield f"group/{group}/train_loss", float(np.average(np.array(losses, float), weights=weights))
+            if samples and None not in losses:
+                total = sum(float(hop["loss"]) * (hop.get("samples") or 0) for hop in hops)
+                yield f"group/{group}/train_loss", total / samples
 
 
 def time_of(event: Mapping[str, Any]) -> datetime:

@@ -1,5 +1,6 @@
 """Reads the record of a run for trackers: events.jsonl from any place on, also while a top server writes it."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from top_server.tracking.points import BEGINS, KINDS, ROUND, Gathered, time_of
 
 #: Panels of settings that say where and how a run is played, and not what it trains.
 _NO_PARAMETERS = (CONNECTIONS, PROCESSES, RECORD, WATCHING)
+#: The kind of an event stands within so many bytes of its line: behind its time.
+_HEAD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Reader:
 
 def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:
     """The events of these kinds from an offset on; the last line may still be written. Raises DataError."""
-    marks = tuple(f'"event": "{kind}"'.encode() for kind in kinds)
+    wanted = re.compile(rb'"event": "(%s)"' % "|".join(sorted(kinds)).encode()).search
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -92,7 +95,7 @@ def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:
                 if not line.endswith(b"\n"):
                     return
                 end = offset + len(line)
-                if any(mark in line for mark in marks):
+                if wanted(line, 0, _HEAD):
                     event = parse_json(line)
                     if isinstance(event, dict) and event.get("event") in kinds:
                         yield _Line(event, offset, end)
