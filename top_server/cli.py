@@ -120,11 +120,11 @@ def _run(settings: RunConfig, json: bool) -> int:
     if settings.initial_model is not None:
         initial_file.check_readable(settings.initial_model)
     local_run.check(settings)
-    trackers = _trackers(settings)
+    _trackers(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
-    return _play(directory, json, trackers, lambda journal: server.run(settings, journal, credentials), existed)
+    return _play(settings, directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 
 
 def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -> int:
@@ -146,24 +146,26 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
     choose(settings)
     if not extends:
         resuming.check_settings(resumed, settings)
-    credentials, trackers = server.credentials(settings), _trackers(settings)
+    credentials = server.credentials(settings)
+    _trackers(settings)
 
     def rest(journal: Journal) -> Coroutine[Any, Any, None]:
         resumed = resuming.find(directory, extends)  # again: only from now on no other process records there
         resuming.mend(directory, resumed.round)
         return server.run(settings, journal, credentials, resumed)
 
-    return _play(directory, json, trackers, rest)
+    return _play(settings, directory, json, rest)
 
 
 def _trackers(settings: RunConfig) -> list[tuple[Tracker, Any]]:
+    """The trackers of a run with their options; raises ConfigError for what cannot be used."""
     return chosen("--track", settings.track, settings.track_option)
 
 
 def _play(
+    settings: RunConfig,
     directory: RunDirectory,
     json: bool,
-    trackers: Sequence[tuple[Tracker, Any]],
     main: Callable[[Journal], Coroutine[Any, Any, None]],
     existed: bool = True,
 ) -> int:
@@ -179,7 +181,7 @@ def _play(
     code = 1
     with Journal(directory) as journal:
         try:
-            with watching(journal, directory, json), tracked(journal, directory, trackers):
+            with watching(journal, directory, json), tracked(journal, directory, _trackers(settings)):
                 code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)
