@@ -95,10 +95,20 @@ _OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 def remedy_of(error: Exception) -> str:
     """What to do if a file cannot be written."""
+    return _REMEDIES.get(_number(error), "check that path, and the disk")
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a file could not be written because its disk is full, or what its user may have there."""
+    return _number(error) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _number(error: BaseException | None) -> int:
+    """The number that the operating system gives an error; 0 if it gives none."""
     number = getattr(error, "errno", None)
     if number is None and (found := _OF_RUST.search(str(error))):
         number = int(found[1])
-    return _REMEDIES.get(number or 0, "check that path, and the disk")
+    return number or 0
 
 
 def not_written(path: object, error: Exception) -> RunError:

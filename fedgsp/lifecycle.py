@@ -29,6 +29,8 @@ TOLD_WITHIN_S = 10.0
 #: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
 SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
+#: Set when this process is asked to end.
+_ending = threading.Event()
 #: Signals that the event loop of this process handles. They have their default effect on child processes that the
 #: user's code forks, for example through `multiprocessing`. asyncio notices a signal through a byte in a pipe that the
 #: signal handler writes. A forked child would inherit handler and pipe: a SIGTERM to the child (as from `Pool`) would
@@ -48,6 +50,19 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     return asyncio.run(_run(main))
 
 
+def sleep(seconds: float) -> bool:
+    """Lets the thread wait, even that of the event loop; at once False if this process is asked to end."""
+    if threading.current_thread() is not threading.main_thread():
+        return not _ending.wait(seconds)
+    # The event loop cannot run its handlers now. It is told of the signals all the same, and runs them later.
+    before = {number: signal.signal(number, lambda *_: _ending.set()) for number in SIGNAL_EXIT_CODES}
+    try:
+        return not _ending.wait(seconds)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def is_child() -> bool:
     """Whether another process of FedGSP has started this one, and chosen its command line."""
     return os.environ.get(LIFELINE_VARIABLE) == "stdin"
@@ -59,7 +74,10 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
     task = asyncio.ensure_future(main)
     asked: list[int] = []
 
+    _ending.clear()
+
     def stop(code: int) -> None:
+        _ending.set()
         asked.append(code)
         task.cancel()
 

@@ -221,11 +221,17 @@ class Attachment:
             self._send(self._failed(key, order, _CALLED_OFF))
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
-        try:
-            result = await self._worker.carry_out(order, self._upload)
-            if isinstance(result, Trained) and isinstance(order.work, Train):  # not a new model's first weights
-                self._log.trained(key, order.client, result)
+        receipt = b""
+
+        def trained(result: Trained) -> None:
+            nonlocal receipt
+            self._log.trained(key, order.client, result)
             receipt = self._receipts.answer(self._attached, key, order, result)
+
+        try:
+            result = await self._worker.carry_out(order, self._upload, trained)
+            if not isinstance(order.work, Train):
+                receipt = self._receipts.answer(self._attached, key, order, result)
             # A report that cannot be encoded fails this order, not the stream.
             report = wire.encode(NodeReport(Done(key, result, receipt)))
         except (OrderError, WeightsError) as error:

@@ -5,7 +5,8 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, OrderKey, Start, Train, Trained, TrainingSettings
@@ -19,15 +20,19 @@ from fedgsp_node.hosted_data import TRAIN
 from fedgsp_node.learned import Learned
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
-from fedgsp_node.outgoing.steps import Steps
+from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import OPTIMIZER, PERSONAL_MODEL
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Uploads a model to the manager that waits for it: id, weights, ticket, and the manager's machine if it is known.
 Uploader = Callable[[str, Weights, bytes, str], Awaitable[None]]
+#: Is told of a training that is done, before its result is uploaded.
+Done = Callable[[Trained], None]
 
 
 @contextlib.contextmanager
@@ -50,6 +55,16 @@ async def publish(store: ModelStore, model_id: str, weights: Weights) -> Trained
     return Trained(weights.ref(model_id))
 
 
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is never cut off in between: whoever is cancelled meanwhile waits for its end."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 class Trainer:
     """Trains the clients of a node. Results that may be published only once are handed out again."""
 
@@ -62,16 +77,16 @@ class Trainer:
         self._once = Once(clients.personal, clients.tensors)
 
     async def carry_out(
-        self, order: Order, work: Train, upload: Uploader, before_training: Callable[[], None]
+        self, order: Order, work: Train, upload: Uploader, before_training: Callable[[], None], done: Done
     ) -> Trained:
         """The report on a training; raises OrderError or WeightsError with the reason if there is none.
 
-        Calls `before_training` once the start has been fetched.
+        Calls `before_training` once the start has been fetched, and `done` when the result is published.
         """
         with promised(self._store, work.produces):
             key, start, settings = _checked(order, work)
             steps, client = Steps(work), order.client
-            found = None
+            found, learned = None, None
             if not steps.repeatable:
                 found = await self._slot.run(lambda _: self._once.find(client, key, work))
             if found is None:
@@ -83,21 +98,40 @@ class Trainer:
                     found = await self._slot.run(lambda _: self._once.publish(client, key, work, make))
             else:
                 logger.info("round=%d client=%d gets its published result again", key.round, client)
-            report = found.report
-            if found.update is not None:
-                self._store.put(update_of(work.produces), found.update)
-                report = dataclasses.replace(report, update=found.update.ref(update_of(work.produces)))
-            if work.retain:
-                await asyncio.to_thread(self._own.save, client, start.model_id, work.produces, found.model)
-                self._own.hold(client, start.model_id, work.produces)
-        result = await publish(self._store, work.produces, found.model)
+            # Called off in between, the client would go on from a training that its receipts do not have.
+            report = await to_the_end(self._settle(client, key, work, start, learned, found, done))
         if work.bring:
             try:
                 await upload(work.produces, found.model, work.ticket, "")
             finally:
                 if not work.retain:
                     self._store.release([work.produces])
-        return dataclasses.replace(report, ref=result.ref)
+        return report
+
+    async def _settle(
+        self,
+        client: int,
+        key: OrderKey,
+        work: Train,
+        start: Start,
+        learned: Learned | None,
+        found: Published,
+        done: Done,
+    ) -> Trained:
+        """Keeps what the client does not share, and publishes the rest. `done` is told of the report, too."""
+        if learned is not None and not work.trial:
+            await asyncio.to_thread(self._keep, client, learned, start.without_head or learned.keeps_head, key.round)
+        report = found.report
+        if found.update is not None:
+            self._store.put(update_of(work.produces), found.update)
+            report = dataclasses.replace(report, update=found.update.ref(update_of(work.produces)))
+        if work.retain:
+            await asyncio.to_thread(self._own.save, client, start.model_id, work.produces, found.model)
+            self._own.hold(client, start.model_id, work.produces)
+        result = await publish(self._store, work.produces, found.model)
+        report = dataclasses.replace(report, ref=result.ref)
+        done(report)
+        return report
 
     async def _learn(
         self,
@@ -109,7 +143,7 @@ class Trainer:
         steps: Steps,
         before_training: Callable[[], None],
     ) -> tuple[Learned, Trained]:
-        """Fetches the start, trains from it, and keeps what the client does not share; returns a report as well."""
+        """Fetches the start and trains from it; returns a report as well."""
         weights, source, size = await self._fetcher.get(start, to_change=not steps.needs_start)
         in_place, came = self._fetcher.given_away(weights), weights.known_digest
         before_training()
@@ -120,8 +154,6 @@ class Trainer:
         if came is None and not in_place:  # made here: the client before has it hashed at the same time
             came = await asyncio.to_thread(lambda: weights.digest)
         keeps_head = start.without_head or learned.keeps_head
-        if not work.trial:
-            await asyncio.to_thread(self._keep, client, learned, keeps_head, key.round)
         keeps_state = learned.optimizer_state is not None
         keeps = not work.trial and (keeps_head or learned.personal is not None or keeps_state)
         report = Trained(

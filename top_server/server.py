@@ -141,6 +141,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             membership.offences.update(resumed.offences)
             membership.own(resumed.saved.owners if resumed.saved else {})
             membership.saved_constants = resumed.saved.constants if resumed.saved else None
+            membership.departures.restore(resumed.saved.away if resumed.saved else ())
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended.
         at = resumed.address if resumed and not resumed.extends else ""
@@ -174,7 +175,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             if resumed and resumed.saved and resumed.extends:
                 await wait_for_all(resumed.saved.clients, membership, journal, config.join_timeout)
             elif resumed and resumed.saved:
-                await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
+                await wait_for_return(resumed.saved.nodes, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
                 check_validation(config, membership.clients.values())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
+from fedgsp.link_choice import AUTO, CODED
 
 #: A second of a campaign stands for so many seconds between hospitals. Waits of FedGSP, such as --lost-after, are not
 #: scaled, so that an absence here is short compared with them.
@@ -24,6 +25,7 @@ MIN_CLIENTS = SITES * CLIENTS_OF_SITE // 2
 SCHEMES = ("fedgsp", "fedavg", "global", "naive-gsp-icg")
 #: With kept state, nodes write more to their disks.
 OPTIMIZERS = ("sgd", KEPT)
+WIRES = (AUTO, CODED)
 DEADLINE_S = 900.0
 
 #: The faults of a campaign, each in another round: kind, victim, and how long it lasts in seconds of the campaign.
@@ -79,5 +81,6 @@ def draw(seed: int) -> Plan:
         min_clients=MIN_CLIENTS,
         tls=True,
         small_disks=True,
+        wire=WIRES[int(rng.integers(len(WIRES)))],
         deadline_s=DEADLINE_S,
     )

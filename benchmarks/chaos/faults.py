@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
@@ -156,22 +156,18 @@ async def _expired(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]
 
 @contextlib.asynccontextmanager
 async def _full(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
-    """Fills the disk of a process. A top server ends because of it, and is started again when there is room."""
+    """Fills the disk of a process. A top server waits for room, and says so."""
     name = TOP_SERVER if fault.victim == "top server" else _node(world, fault)
     if _over(world) or not world.lives(name):
         yield ()
         return
-    world.full.add(name)
     disks.fill(world.disk(name))
     try:
         yield (name,)
         if name == TOP_SERVER:
-            await _told(world, name, FULL, lambda: not world.lives(name))
+            await _told(world, name, FULL)
     finally:
         disks.empty(world.disk(name))
-    if name == TOP_SERVER and not _over(world):
-        await world.start_top_server(resume=True)
-    world.full.discard(name)
 
 
 @contextlib.asynccontextmanager
@@ -183,10 +179,10 @@ async def _forgotten(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...
     yield (name,)
 
 
-async def _told(world: World, name: str, reason: str, also: Callable[[], bool] = lambda: True) -> None:
-    """Waits until the log of a process has the reason of its fault, and another condition holds."""
+async def _told(world: World, name: str, reason: str) -> None:
+    """Waits until the log of a process has the reason of its fault."""
     deadline = time.time() + TOLD_S
-    while not (reason in world.log(name).read_text(errors="replace") and also()) and not _over(world):
+    while reason not in world.log(name).read_text(errors="replace") and not _over(world):
         if time.time() > deadline:
             world.wrong.append(f"{name} did not tell in {TOLD_S:.0f} s: {reason}")
             break

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedgsp.link_choice import AUTO
+
 Drawn = TypeVar("Drawn")
 
 KINDS = ("kill", "stop", "cut")
@@ -103,6 +105,8 @@ class Plan:
     min_clients: int = 1
     #: All connections use TLS, with certificates of the run's own CA.
     tls: bool = False
+    #: How models travel: the setting --wire.
+    wire: str = AUTO
     #: The run directory and the state directory of each node are on small disks of their own.
     small_disks: bool = False
     #: The run is given up after so many seconds.

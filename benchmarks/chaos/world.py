@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+from signal import SIGABRT, SIGCONT, SIGKILL, SIGTERM, Signals
 
 import psutil
 
@@ -22,7 +22,6 @@ from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
 from benchmarks.chaos.plan import KEPT, OF_EVERYONE, RELAYED, Plan
 from fedgsp.children import tail
-from fedgsp.errors import RunError
 from fedgsp.identity import TOP_SERVER as OF_TOP_SERVER
 from fedgsp.identity import Identity, Role
 from fedgsp.lifecycle import LIFELINE_VARIABLE
@@ -60,8 +59,6 @@ class World:
     orphans_gone: list[float] = field(default_factory=list)
     #: Issues the certificates of a run with TLS.
     authority: Authority | None = None
-    #: Names of the processes whose disks are full now.
-    full: set[str] = field(default_factory=set)
     _killed: set[int] = field(default_factory=set)
     _watching: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -104,6 +101,7 @@ class World:
         else:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
+            command += ["--wire", plan.wire]
             command += ["--optimizer", plan.optimizer.split()[-1]]
             if plan.optimizer in (RELAYED, KEPT):
                 command += ["--optimizer-state", plan.optimizer.split()[0]]
@@ -123,7 +121,7 @@ class World:
         pause_s = self.plan.pause_s * dict(self.plan.slow).get(number, 1.0)
         command += [*self._task(pause_s), "--peer-listen", f"{host}:0", *self._access(name)]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
-        command += ["--policy", NO_POLICY]
+        command += ["--policy", NO_POLICY, "--wire", self.plan.wire]
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:
@@ -206,8 +204,11 @@ class World:
             self.signal(process.pid, SIGTERM)
         done, _ = await asyncio.wait([waiting], timeout=LEAVE_S)
         if not done:
+            said = tail(self.log(name), 2)
+            self.signal(process.pid, SIGABRT)  # its log then has the stacks of its threads
+            await asyncio.wait([waiting], timeout=HEAR_S)
             waiting.cancel()
-            self.wrong.append(f"node {name} did not leave; its log ends: {tail(self.log(name), 2)}")
+            self.wrong.append(f"node {name} did not leave; its log ends: {said}")
 
     async def _start(self, name: str, command: list[str]) -> asyncio.subprocess.Process:
         temporary = self.folder / "tmp"
@@ -218,6 +219,7 @@ class World:
             leftovers.VARIABLE: self.mark,
             "TMPDIR": str(temporary),
             "PYTHONPATH": path,
+            "PYTHONFAULTHANDLER": "1",
         }
         if self.links:
             command = self.links.command(name, command)
@@ -235,8 +237,7 @@ class World:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
-        expected = process.pid in self._killed or (code == RunError.exit_code and TOP_SERVER in self.full)
-        if not expected and not self.over.done():
+        if process.pid not in self._killed and not self.over.done():
             self.over.set_result(code)
 
     async def _orphans_leave(self, managers: list[psutil.Process]) -> None:

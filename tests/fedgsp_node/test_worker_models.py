@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from fedgsp.messages import (
     Evaluate,
     Failure,
     FailureCode,
+    OptimizerSettings,
     Order,
     OrderKey,
     OutgoingStep,
@@ -25,10 +28,11 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
+from fedgsp.optimizers import KEPT
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
-from fedgsp_node.personal_state import HEAD
+from fedgsp_node.personal_state import HEAD, OPTIMIZER
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support.blobs_task import Blobs
@@ -271,6 +275,52 @@ async def test_a_result_that_cannot_be_brought_is_the_orders_failure() -> None:
         order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", SETTINGS, bring=True))
         assert await why_not(n.worker.carry_out(order, fail)) == unreachable
         assert "end" not in n.store
+
+
+async def test_a_training_is_told_of_with_what_it_keeps_though_its_upload_is_called_off() -> None:
+    """Otherwise a client would go on from a training of which its node has no receipt."""
+    settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
+    async with node() as n:
+        uploading, told = asyncio.Event(), list[Trained]()
+
+        async def never(*_: object) -> None:
+            uploading.set()
+            await asyncio.Event().wait()
+
+        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", settings, bring=True))
+        running = asyncio.create_task(n.worker.carry_out(order, never, told.append))
+        await uploading.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert n.clients.personal.get_before(0, OPTIMIZER, 2) is not None
+        [trained] = told
+        assert trained.ref is not None
+
+
+async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
+    async with node() as n:
+        writing, go_on, told = threading.Event(), threading.Event(), list[Trained]()
+        put_in = n.clients.personal.put_in
+
+        def slow(*given: Any) -> None:
+            writing.set()
+            assert go_on.wait(10)
+            put_in(*given)
+
+        monkeypatch.setattr(n.clients.personal, "put_in", slow)
+        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", settings))
+        running = asyncio.create_task(n.worker.carry_out(order, n._upload, told.append))
+        await asyncio.to_thread(writing.wait, 10)
+        running.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len(told) == 1
+        assert n.clients.personal.get_before(0, OPTIMIZER, 2) is not None
 
 
 async def test_what_is_brought_has_no_head_and_is_rounded_where_the_result_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +155,8 @@ BEGUN = {
     "directory": "/",
 }
 STATE: dict[str, Any] = {
-    "clients": [0],
+    "nodes": {"n0": [0]},
+    "away": [],
     "offences": {},
     "owners": {},
     "constants": {},
@@ -192,7 +194,20 @@ def test_something_else_in_place_of_a_file_of_a_state(name: str, tmp_path: Path)
         resuming.find(run)
 
 
-@pytest.mark.parametrize("wrong", [{"clients": [{}]}, {"clients": [True]}, {"offences": {"a": 1}}, {"files": []}])
+GONE = {"node": "n1", "clients": [1], "reason": "", "at": 0.0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nodes": {"n0": [{}]}},
+        {"nodes": {"n0": [True]}},
+        {"nodes": {"n0": 1}},
+        *({"away": [one]} for one in (1, {}, GONE | {"clients": ["1"]}, GONE | {"at": None}, GONE | {"at": math.inf})),
+        {"offences": {"a": 1}},
+        {"files": []},
+    ],
+)
 def test_a_state_with_something_else_in_it(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"state|damaged"):
         resuming.find(directory(tmp_path, json.dumps(STATE | wrong).encode()))

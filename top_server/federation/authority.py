@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.certificates import BACKDATED, Key, new_key, now
-from fedgsp.identity import TOP_SERVER, invited, node
+from fedgsp.identity import TOP_SERVER, Identity, invited, node
 from fedgsp.invitation import Invitation
 from top_server.federation.registry import Entry
 
@@ -74,8 +74,11 @@ class Authority:
 
     def for_top_server(self, hosts: Collection[str], key: PublicKey) -> x509.Certificate:
         """The certificate of a top server that is dialled by these hosts."""
-        names = [*_uris(TOP_SERVER.uri), *map(_host, hosts)]
-        return self._issue(key, names, now() + SERVER_LIFE, [_SERVER, _CLIENT])
+        return self.issued(TOP_SERVER, hosts, key, now() + SERVER_LIFE)
+
+    def issued(self, who: Identity, hosts: Collection[str], key: PublicKey, until: dt.datetime) -> x509.Certificate:
+        """The certificate of a process that is dialled by these hosts, and that is not in the registry."""
+        return self._issue(key, [*_uris(who.uri), *map(_host, hosts)], until, [_SERVER, _CLIENT])
 
     def _issue(
         self,

@@ -1,8 +1,13 @@
 """Nodes that have left a run and may come back: since when they are away and why, and how long to wait for them."""
 
-from collections.abc import Callable, Collection, Iterable
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Self
 
 #: After the end of its connection, a node may only have lost it for a moment: it joins again within so many seconds.
 RETURN_S = 1.5
@@ -35,6 +40,24 @@ class Departure:
         return max(0.0, self.at + self.cause.value - now)
 
 
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A departure as the state of a run has it. Other processes have other clocks, so this one counts from 1970."""
+
+    node: str
+    clients: tuple[int, ...]
+    reason: str
+    #: Seconds since 1970.
+    at: float
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`; raises KeyError, TypeError or ValueError for anything else."""
+        if not all(type(client) is int for client in saved["clients"]) or not math.isfinite(saved["at"]):
+            raise ValueError("a node that was away has no clients, or no time")
+        return cls(str(saved["node"]), tuple(saved["clients"]), str(saved["reason"]), float(saved["at"]))
+
+
 class Departures:
     """The nodes that are away."""
 
@@ -51,6 +74,20 @@ class Departures:
         """A node left."""
         self.number += 1
         self._away[node] = Departure(node, frozenset(clients), reason, self._now(), cause)
+
+    def save(self) -> list[Departed]:
+        """The nodes that are away, for a top server that goes on with the run later."""
+        now = time.time()
+        return [
+            Departed(found.node, tuple(sorted(found.clients)), found.reason, now - seconds)
+            for found, seconds in self.away()
+        ]
+
+    def restore(self, saved: Iterable[Departed]) -> None:
+        """Takes the nodes that `save` told of."""
+        for one in saved:
+            seconds = max(0.0, time.time() - one.at)
+            self._away[one.node] = Departure(one.node, frozenset(one.clients), one.reason, self._now() - seconds)
 
     def joined(self, node: str, clients: Iterable[int]) -> float | None:
         """A node joined with these clients; returns for how many seconds it was away, None if it is new."""

@@ -1,7 +1,7 @@
 """Waiting for nodes: before the first round, after a run was resumed, and before every round."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
@@ -16,14 +16,21 @@ from top_server.record.journal import Journal
 
 
 async def wait_for_return(
-    clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
+    nodes: Mapping[str, Collection[int]], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
-    """Waits for the clients of a resumed run; raises RunError if no node comes back in time."""
+    """Waits for the nodes of a resumed run with their clients; raises RunError if none comes back in time.
+
+    Those that do not come back are away from then on.
+    """
+    clients = {client for hosted in nodes.values() for client in hosted}
     journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
     if missing := await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout)):
         journal.record(ClientsMissing(clients=sorted(missing)))
+        for node, hosted in nodes.items():
+            if gone := missing.intersection(hosted):
+                membership.departures.left(node, gone, "it has not come back since the run was resumed")
 
 
 async def wait_for_all(

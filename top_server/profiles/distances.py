@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.discriminators import most_bytes
-from fedgsp.errors import ConfigError, RunError, not_written
+from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
@@ -26,6 +26,7 @@ from top_server.profiles.options import DistanceOptions
 from top_server.record.directory import RunDirectory
 from top_server.record.events.evidence import DistancesFound, NotCompared
 from top_server.record.history import plain
+from top_server.record.room import write_text
 from top_server.remembered import kept, remembered
 
 logger = logging.getLogger(__name__)
@@ -215,10 +216,7 @@ class Distances(Profile[DistanceOptions]):
             "bytes": self._spent[1],
         }
         path = RunDirectory(self.context.config.run_dir).distances
-        try:
-            path.write_text(json.dumps(document) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise not_written(path, error) from error
+        write_text(path, json.dumps(document) + "\n")
 
 
 def _bytes_moved(outcome: GroupOutcome) -> int:

@@ -18,6 +18,7 @@ from fedgsp.signing import Signer
 from fedgsp.times import stamp
 from fedgsp.visible import visible
 from top_server.record.history import plain
+from top_server.record.room import waiting_for_room
 
 #: The first word of every text that is signed for a log.
 PURPOSE = "fedgsp audit 1"
@@ -93,13 +94,14 @@ class AuditLog(Audit, contextlib.AbstractContextManager["AuditLog"]):
         self._signer = signer
         self._now = now
         self._file = ChainedFile(path)
+        self._append = waiting_for_room(self._file.append)
         self._closed = False
 
     def note(self, what: str, **fields: Any) -> None:
         """Notes one thing that happened, unless the log is closed; raises RunError if the disk is full."""
         if self._closed:
             return
-        self._file.append(plain({"time": stamp(self._now(UTC)), "what": what, **fields}))
+        self._append(plain({"time": stamp(self._now(UTC)), "what": what, **fields}))
 
     def seal(self, run: str, round_number: int) -> None:
         """Signs all lines so far, at the end of a round. `run` is this run, or the local run before it."""

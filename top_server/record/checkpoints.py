@@ -19,6 +19,7 @@ from top_server.models import Held
 from top_server.progress import Progress
 from top_server.record import model_files
 from top_server.record.events.rounds import ModelNotSaved
+from top_server.record.room import waiting_for_room
 from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ async def save(
         for name in names:
             files[held] = folder / f"{name}{label}.safetensors"
             written.add(files[held])
-            await asyncio.to_thread(model_files.save, files[held], arrays, origin)
+            await asyncio.to_thread(waiting_for_room(model_files.save), files[held], arrays, origin)
         if len(model) == len(weights.tensors):
             whole[held.ref.id] = files[held]
     if last and by_model and not files:

@@ -13,6 +13,7 @@ from top_server.record.directory import RunDirectory, lock, usable
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.history import plain, to_line
+from top_server.record.room import waiting_for_room
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
     def record(self, event: Event) -> None:
-        """Writes an event and passes it to the subscribers; raises RunError if the disk is full."""
+        """Writes an event and passes it to the subscribers; raises Raises RunError if it cannot be written."""
         line: Line = plain({"time": stamp(self._now(UTC)), "event": event.kind(), **event.fields})
         _append(self._events, line)
         for subscriber in tuple(self._subscribers):
@@ -64,7 +65,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._subscribers.remove(subscriber)
 
     def finish_round(self, row: RoundFinished) -> Line:
-        """Writes the row of a round to the history, and its event; returns the row. RunError if the disk is full."""
+        """Writes the row of a round to the history, and its event; returns the row. RunError if that fails."""
         columns: Line = plain(row.fields)
         _append(self._history, columns)
         self.record(row)
@@ -77,8 +78,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 def _append(file: FileIO, line: Mapping[str, Any]) -> None:
     rest = to_line(line).encode()
+    while rest:
+        rest = rest[_write(file, rest) :]
+
+
+@waiting_for_room
+def _write(file: FileIO, data: bytes) -> int:
     try:
-        while rest:
-            rest = rest[file.write(rest) :]
+        return file.write(data)
     except OSError as error:
         raise not_written(file.name, error) from error

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from fedgsp.errors import not_written
 from top_server.absences import Absence
 from top_server.best import Best, chosen_by_validation
 from top_server.record.directory import RunDirectory
@@ -12,6 +11,7 @@ from top_server.record.events.run import ClientsMissed, ClientsServed, MoreMisse
 from top_server.record.figures import summarise
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal
+from top_server.record.room import write_text
 
 _SPREAD = ("mean", "std", "min", "max")
 #: Absences that are events at the end of a run; summary.json has all.
@@ -41,10 +41,7 @@ def write_summary(
         return
     if ends:
         summary["extended_after"] = list(ends)
-    try:
-        directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise not_written(directory.summary, error) from error
+    write_text(directory.summary, json.dumps(summary, indent=1) + "\n")
     if spread := {name: summary["last"][name] for name in _SPREAD if name in summary.get("last", {})}:
         journal.record(ClientsServed(**spread, scored_by=summary.get("scored_by", ABSENT)))
 

@@ -20,10 +20,10 @@ from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
 from top_server.pictures.shown import Rows, names_of
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
 from top_server.record.journal import Line
 from top_server.record.scores import score_of, scored_by, scores_of
 from top_server.recorded import BEGINS
+from top_server.report.story import Story, Trainings
 from top_server.report.troubles import Trouble, is_trouble, troubles
 from top_server.view.lines import describe, size
 
@@ -65,7 +65,7 @@ class Facts:
     costs: Table
     #: Flag and value of every setting that is not the default.
     chosen: Table
-    #: Node, clients, device, torch, when it came, and how it left.
+    #: Node, clients, device, torch, bytes fetched and travelled, when it came, and how it left.
     nodes: Table
     #: Client, node, samples, trainings, times skipped, and its score after the last evaluation.
     clients: Table
@@ -80,35 +80,41 @@ class Facts:
 
 def facts(run_dir: Path) -> Facts:
     """Reads the record of a run; raises UserError if there is none, or if it is damaged."""
-    directory = RunDirectory(run_dir)
-    events, rows = read_lines(directory.events), read_lines(directory.history)
+    return told(Story(RunDirectory(run_dir)))
+
+
+def told(story: Story) -> Facts:
+    """As `facts`, of a story that may have been read before; reads what is new."""
+    directory = story.directory
     try:
-        return _facts(run_dir, directory, events, rows)
+        story.read()
+        return _facts(directory, story)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise DataError(f"the record in {run_dir} is damaged: {error!r}", "restore its files") from None
+        raise DataError(f"the record in {directory.path} is damaged: {error!r}", "restore its files") from None
 
 
-def _facts(run_dir: Path, directory: RunDirectory, events: Sequence[Line], rows: Rows) -> Facts:
+def _facts(directory: RunDirectory, story: Story) -> Facts:
     config = load(RunConfig, directory.config)
     try:
         text = read_text(directory.config)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{directory.config} cannot be read: {reason_of(error)}", "restore the file") from None
+    events, rows = story.events, story.rows
     names = names_of(directory)
     lines: Table = list(_lines(events, names))
     evaluated = [row for row in rows if row.get("loss") is not None or score_of(row) is not None]
     return Facts(
-        name=visible(run_dir.resolve().name),
+        name=visible(directory.path.resolve().name),
         config=config,
         settings=text,
         rows=rows,
         ending=ending(events, rows),
         names=names,
         result=_result(rows, evaluated),
-        costs=_costs(rows, events),
+        costs=_costs(rows, story.trainings),
         chosen=_chosen(config),
-        nodes=_nodes(events),
-        clients=_clients(events, evaluated, names),
+        nodes=_nodes(events, story.trainings),
+        clients=_clients(story, evaluated, names),
         troubles=troubles(events, names),
         lines=lines[-MOST_LINES:],
         all_lines=len(lines),
@@ -174,19 +180,18 @@ def _result(rows: Rows, evaluated: Rows) -> Table:
     return found
 
 
-def _costs(rows: Rows, events: Sequence[Line]) -> Table:
+def _costs(rows: Rows, trainings: Trainings) -> Table:
     if not rows:
         return []
     seconds = [float(row.get("seconds") or 0) for row in rows]
     moved = {name: sum(row.get(name) or 0 for row in rows) for name in ("bytes_direct", "bytes_relayed")}
     trained, skipped = (sum(row.get(name) or 0 for row in rows) for name in ("clients_trained", "clients_skipped"))
-    training = sum(float(event.get("seconds") or 0) for event in events if event.get("event") == "hop_finished")
     return [
         ("time of all rounds", duration(sum(seconds))),
         ("time of a round, median", duration(statistics.median(seconds))),
         ("trainings of clients", f"{trained:,}"),
         ("trainings that were skipped", f"{skipped:,}"),
-        ("time of all trainings together", duration(training)),
+        ("time of all trainings together", duration(trainings.seconds)),
         ("weights moved from node to node", size(moved["bytes_direct"])),
         ("weights moved through managers and the top server", size(moved["bytes_relayed"])),
     ]
@@ -203,25 +208,25 @@ def _chosen(config: RunConfig) -> Table:
     return found
 
 
-def _nodes(events: Sequence[Line]) -> Table:
+def _nodes(events: Sequence[Line], trainings: Trainings) -> Table:
     found: dict[str, tuple[str, ...]] = {}
     for event in events:
         name = visible(str(event.get("node")))
         if event.get("event") == "node_joined":
             came = visible(str(event.get("time", "")))[:19].replace("T", " ")
             known = [visible(str(event.get(field) or "")) for field in ("clients", "device", "torch")]
-            found[name] = (name, *known, came, "")
+            moved = [size(one[str(event.get("node"))]) for one in (trainings.fetched, trainings.travelled)]
+            found[name] = (name, *known, *moved, came, "")
         elif event.get("event") == "node_left" and name in found:
             found[name] = (*found[name][:-1], visible(str(event.get("reason") or "")))
     return list(found.values())
 
 
-def _clients(events: Sequence[Line], evaluated: Rows, names: Mapping[int, str]) -> Table:
-    hops = [event for event in events if event.get("event") == "hop_finished" and type(event.get("client")) is int]
-    where = {event["client"]: visible(str(event.get("node") or "")) for event in hops}
-    samples = {event["client"]: event.get("samples") for event in hops}
-    trained = Counter(event["client"] for event in hops)
-    skipped = Counter(event.get("client") for event in events if event.get("event") == "client_skipped")
+def _clients(story: Story, evaluated: Rows, names: Mapping[int, str]) -> Table:
+    trainings = story.trainings
+    where = {client: visible(node) for client, node in trainings.nodes.items()}
+    samples, trained = trainings.samples, trainings.times
+    skipped = Counter(event.get("client") for event in story.events if event.get("event") == "client_skipped")
     last = next((row for row in reversed(evaluated) if scores_of(row)), {})
     scores, score = scores_of(last), scored_by(last)
     known = sorted({*trained, *names, *scores, *(one for one in skipped if type(one) is int)})

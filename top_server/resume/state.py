@@ -20,10 +20,12 @@ from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
 from top_server.merging import Merging
 from top_server.models import Held
+from top_server.nodes.departures import Departed
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
 from top_server.record import model_files
 from top_server.record.directory import RunDirectory, make_state
+from top_server.record.room import waiting_for_room
 from top_server.run import RunContext
 
 Tensors = Mapping[str, NDArray[np.generic]]
@@ -37,7 +39,7 @@ _OPEN, _FINISHED = "round-", "finished-"
 _KEPT = 2
 #: Parts of a state that are read before the run is restored, and their types.
 _KINDS: Mapping[str, type] = {
-    **{"clients": list, "offences": dict, "owners": dict, "constants": dict},
+    **{"nodes": dict, "away": list, "offences": dict, "owners": dict, "constants": dict},
     **{"config": str, "files": dict},
 }
 _REMEDY = "restore it, or start the run again"
@@ -56,7 +58,17 @@ class Saved:
     @property
     def clients(self) -> tuple[int, ...]:
         """The clients that were there."""
-        return tuple(self.document["clients"])
+        return tuple(client for hosted in self.document["nodes"].values() for client in hosted)
+
+    @property
+    def nodes(self) -> dict[str, set[int]]:
+        """The nodes that were there, with their clients."""
+        return {str(node): set(map(int, clients)) for node, clients in self.document["nodes"].items()}
+
+    @property
+    def away(self) -> list[Departed]:
+        """The nodes that were away."""
+        return [Departed.from_json(one) for one in self.document["away"]]
 
     @property
     def offences(self) -> dict[int, int]:
@@ -85,15 +97,16 @@ async def save(
 ) -> None:
     """Writes the state after a round beside the state of the round before.
 
-    `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if the
-    disk is full or cannot be written.
+    `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if they
+    cannot be written.
     """
     slots = context.models.slots
     here = {held.ref.id: held for held in slots.values() if held.client is None}
     names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
     remembered, tensors = merging.state()
     document = {
-        "clients": list(context.membership.clients),
+        "nodes": {one.node: sorted(hosted.client for hosted in one.clients) for one in context.membership.hellos},
+        "away": [dataclasses.asdict(one) for one in context.membership.departures.save()],
         "slots": {slot: held.to_json() for slot, held in slots.items()},
         "models": names,
         "config": dump(dataclasses.replace(context.config, run_dir=None)),
@@ -114,6 +127,7 @@ async def save(
     await asyncio.to_thread(_write, directory, origin, fixed, models, profile.write)
 
 
+@waiting_for_room
 def _write(
     directory: RunDirectory,
     origin: model_files.Origin,
@@ -205,8 +219,10 @@ def latest(directory: RunDirectory) -> Saved | None:
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
-            if any(type(client) is not int for client in document["clients"]):
+            if any(type(client) is not int for hosted in document["nodes"].values() for client in hosted):
                 raise TypeError("clients are no ids")
+            for one in document["away"]:
+                Departed.from_json(one)
             for digest in document["constants"].values():
                 bytes.fromhex(digest)
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, Cause, Departures
+from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, Cause, Departed, Departures
 
 
 class Clock:
@@ -31,6 +34,23 @@ def test_a_node_that_comes_back_is_told_for_how_long_it_was_away() -> None:
     assert found.away() == []
     assert found.take_returned() == {1: 12.5, 5: 12.5}
     assert found.take_returned() == {}
+
+
+def test_another_top_server_goes_on_with_the_nodes_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    found, clock = departures()
+    found.left("n0", [5, 1], "its stream was lost")
+    clock.now = 12.5
+    saved = [Departed.from_json(json.loads(json.dumps(dataclasses.asdict(one)))) for one in found.save()]
+    assert saved == [Departed("n0", (1, 5), "its stream was lost", 987.5)]
+    monkeypatch.setattr("time.time", lambda: 1020.0)
+    later, clock = departures()
+    clock.now = 3.0
+    later.restore(saved)
+    [(gone, seconds)] = later.away()
+    assert (gone.node, set(gone.clients), gone.reason, seconds) == ("n0", {1, 5}, "its stream was lost", 32.5)
+    assert later.patience_s() == 0
+    assert later.joined("n0", [1, 5]) == 32.5
 
 
 def test_a_node_that_was_never_there_was_not_away() -> None:

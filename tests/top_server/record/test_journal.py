@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.errors import RunError
+from top_server.record import room
 from top_server.record.directory import RunDirectory
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.events.run import ClientsMissing, Listening, RunFinished, StateDamaged
@@ -70,7 +71,11 @@ def test_a_finished_round_is_a_row_of_the_history_and_an_event(tmp_path: Path) -
     assert row["accuracy_per_client"] == {"3": 0.5}
 
 
-def test_a_full_disk_ends_the_run_with_a_reason(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_with_a_reason_if_nobody_makes_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(room, "MOST_S", 0.0)
+    monkeypatch.setattr(room._Disk, "full_since", 0.0)
     directory = RunDirectory(tmp_path)
     directory.events.symlink_to("/dev/full")
     with pytest.raises(RunError, match="cannot be written: No space left"), Journal(directory) as journal:

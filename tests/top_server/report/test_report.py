@@ -82,7 +82,7 @@ def test_a_finished_run_is_told_with_its_figures_costs_settings_and_charts(tmp_p
     assert ("time of all trainings together", "3.0 s") in found.costs
     assert ("--learning-rate", "0.25") in found.chosen
     assert found.clients[0] == ("0", "a", "40", "2", "", "40.00 %")
-    assert found.nodes == [("a", "3", "cpu", "2.13.0", "2026-01-01 00:00:00", "")]
+    assert found.nodes == [("a", "3", "cpu", "2.13.0", "0 B", "0 B", "2026-01-01 00:00:00", "")]
     assert [chart.name for chart in charts_of(run, "x")] == ["x-score", "x-loss", "x-groups", "x-together"]
     text = report(tmp_path, run)
     assert text.count("<img ") == 4

@@ -295,7 +295,8 @@ def saved(
     folder = directory.state / f"{name}-{done:04d}"
     folder.mkdir(parents=True)
     document = {
-        "clients": [0],
+        "nodes": {"n0": [0]},
+        "away": [],
         "offences": offences or {},
         "owners": {},
         "constants": {},

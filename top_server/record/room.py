@@ -1,0 +1,74 @@
+"""A run whose disk is full waits until somebody has made room: the nodes keep what they have meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from fedgsp import lifecycle
+from fedgsp.errors import RunError, is_full, not_written
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds between two tries, and until the run ends. Nodes look for a lost top server for an hour.
+AGAIN_S, MOST_S = 1.0, 3600.0
+
+
+class _Disk:
+    """The disk of the run directory."""
+
+    #: Since when it is full, by the monotonic clock; None if it is not.
+    full_since: float | None = None
+
+
+def waiting_for_room(write: Callable[P, T]) -> Callable[P, T]:
+    """`write`, tried again while the disk is full; it must be able to begin anew.
+
+    `write` raises RunError, from the error of the operating system. The error is raised if it has another reason, if
+    this process is asked to end, and after `MOST_S` seconds. In the thread of the event loop nothing else happens
+    meanwhile: for the nodes, the top server stands still.
+    """
+
+    @functools.wraps(write)
+    def patient(*given: P.args, **named: P.kwargs) -> T:
+        while True:
+            try:
+                result = write(*given, **named)
+            except RunError as error:
+                if not is_full(error.__cause__) or not _is_worth_waiting(error):
+                    raise
+            else:
+                _has_room()
+                return result
+
+    return patient
+
+
+@waiting_for_room
+def write_text(path: Path, text: str) -> None:
+    """Writes a file; raises RunError if that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
+def _is_worth_waiting(error: RunError) -> bool:
+    now = time.monotonic()
+    if _Disk.full_since is None:
+        _Disk.full_since = now
+        logger.warning("%s. The run waits for room, for an hour at most", error)
+    return now - _Disk.full_since < MOST_S and lifecycle.sleep(AGAIN_S)
+
+
+def _has_room() -> None:
+    if _Disk.full_since is not None:
+        logger.warning("there is room again after %.0f s: the run goes on", time.monotonic() - _Disk.full_since)
+        _Disk.full_since = None

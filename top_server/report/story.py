@@ -1,0 +1,153 @@
+"""The record of a run as it is told later, read bit by bit while the run may still write it.
+
+Single trainings are only counted: a long run has a million of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgsp.errors import DataError
+from fedgsp.files import open_file, parse_json
+from top_server.pictures.shown import Rows
+from top_server.record.directory import RunDirectory
+from top_server.record.journal import Line
+
+Parse = Callable[[bytes], Any]
+#: Bytes that are read at once.
+_BLOCK = 1 << 22
+
+
+@dataclass(slots=True)
+class Trainings:
+    """What the events `hop_finished` of a run add up to."""
+
+    #: How often each client has trained.
+    times: Counter[int] = field(default_factory=Counter)
+    #: Seconds of all trainings together.
+    seconds: float = 0.0
+    #: Where a client trained last, and its number of samples.
+    nodes: dict[int, str] = field(default_factory=dict)
+    samples: dict[int, Any] = field(default_factory=dict)
+    #: For each node: bytes of start weights that it fetched, and the bytes that came over connections for them.
+    fetched: Counter[str] = field(default_factory=Counter)
+    travelled: Counter[str] = field(default_factory=Counter)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Takes one event."""
+        self.seconds += float(event.get("seconds") or 0)
+        node = str(event.get("node") or "")
+        self.fetched[node] += int(event.get("bytes") or 0)
+        self.travelled[node] += int(event.get("travelled") or 0)
+        client = event.get("client")
+        if type(client) is int:
+            self.times[client] += 1
+            self.nodes[client], self.samples[client] = node, event.get("samples")
+
+
+class Grown:
+    """A file of JSON lines from which only the lines are read that are new."""
+
+    def __init__(self, path: Path, parse: Parse = parse_json) -> None:
+        self._path = path
+        self._parse = parse
+        #: Bytes that were read: all before is complete lines.
+        self.offset = 0
+
+    def new(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The objects in the new complete lines, each with the offset at which its line begins.
+
+        Raises DataError if the file cannot be read, or if a line is not a JSON object.
+        """
+        rest = b""
+        try:
+            with open_file(self._path) as file:
+                file.seek(self.offset)
+                while block := file.read(_BLOCK):
+                    *lines, rest = (rest + block).split(b"\n")
+                    for line in lines:
+                        begins, self.offset = self.offset, self.offset + len(line) + 1
+                        yield begins, self._object(line, begins)
+        except OSError as error:
+            raise DataError(f"{self._path} cannot be read: {error.strerror}", "give the directory of a run") from None
+
+    def was_cut(self) -> bool:
+        """Whether the file is not any more what was read, with more lines behind."""
+        try:
+            with open_file(self._path) as file:
+                file.seek(max(0, self.offset - 1))
+                return self.offset > 0 and file.read(1) != b"\n"
+        except OSError:
+            return self.offset > 0
+
+    def _object(self, line: bytes, begins: int) -> dict[str, Any]:
+        try:
+            found = self._parse(line)
+        except ValueError as error:
+            raise DataError(
+                f"{self._path}, byte {begins}: the line is not JSON: {error}", "restore the file, or remove that line"
+            ) from None
+        if not isinstance(found, dict):
+            raise DataError(
+                f"{self._path}, byte {begins}: the line is not an object", "restore the file, or remove that line"
+            )
+        return found
+
+
+class Story:
+    """The events of a run, without those of single trainings, and the rows of its history."""
+
+    def __init__(self, directory: RunDirectory, parse: Parse = parse_json) -> None:
+        """`parse` makes the value of a line, or raises ValueError."""
+        self.directory = directory
+        self._parse = parse
+        self._begin()
+
+    def _begin(self) -> None:
+        self._of_events = Grown(self.directory.events, self._parse)
+        self._of_history = Grown(self.directory.history, self._parse)
+        self.events: list[Line] = []
+        self.rows: Rows = []
+        self.trainings = Trainings()
+        #: Round -> offset in events.jsonl at which its last beginning stands.
+        self.begins: dict[int, int] = {}
+
+    @property
+    def offset(self) -> int:
+        """Bytes of events.jsonl that were read."""
+        return self._of_events.offset
+
+    def read(self) -> bool:
+        """Reads what is new, and says whether there was anything; raises DataError.
+
+        A resumed run may have removed rows of its history.
+        """
+        if self._of_events.was_cut():
+            self._begin()
+        before = self.offset, len(self.rows)
+        for begins, event in self._of_events.new():
+            self._take(event, begins)
+        if self._of_history.was_cut():
+            self._forget_history()
+        if self.directory.history.exists():
+            self.rows += [row for _, row in self._of_history.new()]
+        return before != (self.offset, len(self.rows))
+
+    def _take(self, event: Line, begins: int) -> None:
+        kind = event.get("event")
+        if kind == "hop_finished":
+            self.trainings.add(event)
+            return
+        self.events.append(event)
+        if kind == "round_started" and type(event.get("round")) is int:
+            self.begins[event["round"]] = begins
+        elif kind == "run_resumed":
+            self._forget_history()
+
+    def _forget_history(self) -> None:
+        self._of_history = Grown(self.directory.history, self._parse)
+        self.rows = []
