@@ -14,7 +14,6 @@ from fedgsp.durations import seconds_in
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.files import write_secret
 from fedgsp.identity import Role
-from fedgsp.options import options
 from fedgsp.outgoing import OUTGOING
 from fedgsp.owners import check_tree
 from fedgsp.parts import Part, Parts
@@ -31,6 +30,7 @@ from top_server.federation.commands import MOST_CERTIFICATE_S
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
+from top_server.tracking import commands as commands_of_trackers
 from top_server.tracking.base import Tracker
 
 NAME = "top-server"
@@ -229,22 +229,6 @@ def report(
 
 
 @app.command()
-def export(
-    run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
-    to: Annotated[str, typer.Option(metavar="NAME[=VALUE]", help="a tracker, as for --track")],
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="an option of the tracker; repeatable")
-    ] = None,
-) -> None:
-    """Send the figures of a recorded run to a tracker; what the tracker has of the run already is not sent again."""
-    from top_server.tracking.following import exported
-
-    given = {f"{to.partition('=')[0]}.{key}": text for key, text in options("--option", option or ()).items()}
-    ((tracker, chosen_options),) = chosen("--to", [to], given)
-    exported(tracker, chosen_options, run_dir)
-
-
-@app.command()
 def audit(
     run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
     tls_ca: Annotated[
@@ -367,7 +351,8 @@ def kubernetes(
     typer.echo(out)
 
 
-for command in (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke):
+_OTHERS = (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke)
+for command in (*_OTHERS, commands_of_trackers.export):
     app.command()(command)
 
 

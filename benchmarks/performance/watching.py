@@ -9,6 +9,7 @@ these rounds. The whole process is compared too: it also has the imports that a 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -82,7 +83,8 @@ def measure(repeats: int) -> list[Row]:
     for turn in range(repeats):
         names = list(VARIANTS) if turn % 2 == 0 else list(VARIANTS)[::-1]
         for name in names:
-            costs[name].append(played(VARIANTS[name]))
+            costs[name].append(cost := played(VARIANTS[name]))
+            sys.stderr.write(f"{name}: {cost}\n")
     rows = []
     plain = costs.pop("without")
     for name, found in costs.items():
