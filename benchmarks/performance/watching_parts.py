@@ -1,8 +1,8 @@
 """Measures single answers and rounds of watching: `python -m benchmarks.performance.watching_parts`.
 
 Processor time of the process that answers /metrics, for each question of another process that asks five times a
-second; and that of a tracker for a round of 100 hops: reading it from the record, and writing it for TensorBoard. Whole runs
-are compared by `watching`, whose differences are of the size of the differences between equal runs on a busy machine.
+second; and that of a tracker for a round of 100 hops: reading it from the record, and writing it for TensorBoard.
+Whole runs are compared by `watching`. On a busy machine equal runs differ there as much as the variants do.
 """
 
 from __future__ import annotations
