@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgsp.settings.fields import setting
-from fedgsp.settings.identities import FederationSettings
+from fedgsp.settings.watching import WatchSettings
 
 TRAINING, RECORD = "Training", "Record"
 #: Which models are kept.
@@ -14,7 +14,7 @@ UNTIL_FINISHED, BEYOND = "until-finished", "beyond"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFiles(FederationSettings):
+class RunFiles(WatchSettings):
     """Settings of the files of a run."""
 
     initial_model: Path | None = setting(
