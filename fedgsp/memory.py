@@ -1,5 +1,6 @@
 """Memory for models: where it comes from, and how it is reused when models are released."""
 
+import asyncio
 import ctypes
 import mmap
 import sys
@@ -17,8 +18,12 @@ _FREE_BYTES, _FREE_AT_WORK_BYTES = 8 << 20, 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Models of at least the first size have separate pages. Up to the second size, the pages of one model are kept.
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
+#: With `keep_large`, the pages of any model are kept, until they were not used for so many seconds.
+_LARGE_KEPT_S = 10.0
 
 _spare: deque[mmap.mmap] = deque(maxlen=1)
+_most_spare_bytes = _MOST_SPARE_BYTES
+_times_kept = 0
 
 
 def room(size: int) -> NDArray[np.uint8]:
@@ -26,8 +31,8 @@ def room(size: int) -> NDArray[np.uint8]:
     if size >= _PAGED_BYTES:
         pages = _pages(size)
         made = np.frombuffer(pages, np.uint8)
-        if size <= _MOST_SPARE_BYTES:
-            weakref.finalize(made, _spare.append, pages).atexit = False  # when its last view is gone
+        if size <= _most_spare_bytes:
+            weakref.finalize(made, _keep, pages).atexit = False  # when its last view is gone
         return made
     spare = np.empty(size + _CACHE_LINE, np.uint8)
     start = -spare.ctypes.data % _CACHE_LINE
@@ -45,6 +50,20 @@ def new_pages(size: int) -> mmap.mmap:
 def drop_spare() -> None:
     """Give back the pages that are kept for the next model. Call this when no model will come for a while."""
     _spare.clear()
+
+
+async def keep_large() -> None:
+    """Keep the pages of one model of any size for the next model until this is cancelled, but not while none comes."""
+    global _most_spare_bytes
+    _most_spare_bytes = sys.maxsize
+    try:
+        while True:
+            before = _times_kept
+            await asyncio.sleep(_LARGE_KEPT_S)
+            if _times_kept == before:
+                drop_spare()
+    finally:
+        _most_spare_bytes = _MOST_SPARE_BYTES
 
 
 def keep_freed() -> None:
@@ -84,6 +103,12 @@ def _library() -> ctypes.CDLL | None:
 
 
 _glibc = _library()
+
+
+def _keep(pages: mmap.mmap) -> None:
+    global _times_kept
+    _times_kept += 1
+    _spare.append(pages)
 
 
 def _pages(size: int) -> mmap.mmap:

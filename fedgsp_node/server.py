@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc.aio
 import torch
 
-from fedgsp import access, local_key, windows, wire
+from fedgsp import access, local_key, memory, windows, wire
 from fedgsp.access import shown
 from fedgsp.addresses import is_near, is_wildcard, split_address
 from fedgsp.bases import Bases
@@ -19,6 +19,7 @@ from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.lifecycle import beside
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     AttachTo,
@@ -122,6 +123,7 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after, settings.insecure, proxy) as channels,
             peer_server(settings, store, tls, door, revoked, bases) as peer_address,
             _certificate_renewed(settings, name, proxy),
+            beside(memory.keep_large(), "memory"),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
