@@ -1,6 +1,5 @@
 """Memory for models: where it comes from, and how it is reused when models are released."""
 
-import asyncio
 import ctypes
 import mmap
 import sys
@@ -18,8 +17,6 @@ _FREE_BYTES, _FREE_AT_WORK_BYTES = 8 << 20, 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Models of at least the first size have separate pages. Up to the second size, the pages of one model are kept.
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
-#: With `keep_large`, the pages of any model are kept, until they were not used for so many seconds.
-_LARGE_KEPT_S = 10.0
 
 _spare: deque[mmap.mmap] = deque(maxlen=1)
 _most_spare_bytes = _MOST_SPARE_BYTES
@@ -52,18 +49,15 @@ def drop_spare() -> None:
     _spare.clear()
 
 
-async def keep_large() -> None:
-    """Keep the pages of one model of any size for the next model until this is cancelled, but not while none comes."""
+def keep_large(large: bool) -> None:
+    """Keep the pages of a model of any size for the next model, or only those of a small one."""
     global _most_spare_bytes
-    _most_spare_bytes = sys.maxsize
-    try:
-        while True:
-            before = _times_kept
-            await asyncio.sleep(_LARGE_KEPT_S)
-            if _times_kept == before:
-                drop_spare()
-    finally:
-        _most_spare_bytes = _MOST_SPARE_BYTES
+    _most_spare_bytes = sys.maxsize if large else _MOST_SPARE_BYTES
+
+
+def times_kept() -> int:
+    """How often the pages of a model were kept so far."""
+    return _times_kept
 
 
 def keep_freed() -> None:

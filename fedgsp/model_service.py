@@ -144,12 +144,17 @@ class ModelServicer:
         """Receive a model that this process waits for."""
 
         sender, coming = caller(), ""
-        landing = self._landing(sender.asks)
+        landing: Landing | None = None
 
         def wanted(model_id: str) -> bool:
             nonlocal coming
             coming = model_id
             return sender.may(model_id) and self._may_upload(model_id)
+
+        def landing_of(model_id: str) -> Landing | None:
+            nonlocal landing
+            landing = self._landing(model_id)
+            return landing
 
         def still_wanted() -> None:
             # If the reader has gone meanwhile, nobody would release the model.
@@ -170,7 +175,7 @@ class ModelServicer:
                     still_wanted,
                     self._make_room,
                     self._bases,
-                    landing,
+                    landing_of,
                 )
                 still_wanted()
                 if landing:

@@ -178,15 +178,13 @@ async def received(
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
     bases: Bases | None = None,
-    landing: Landing | None = None,
+    landing_of: Callable[[str], Landing | None] = lambda _: None,
 ) -> tuple[ModelRef, Weights]:
     """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted.
 
-    The model may come in code against one of `bases`. With a `landing`, its bytes go there: the weights that are
-    returned have none.
+    The model may come in code against one of `bases`. If `landing_of` gives a landing for its id, its bytes go there,
+    and the weights that are returned have none.
     """
-    if landing is not None:
-        make_room, bases = landing.room, None  # bytes that are gone can be no base
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
     if not isinstance(header, ModelHeader):
@@ -196,6 +194,9 @@ async def received(
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
+    landing = landing_of(ref.id)
+    if landing is not None:
+        make_room, bases = landing.room, None  # bytes that are gone can be no base
     try:
         weights = Weights(header.tensors, make_room(ref.size), bfloat16=header.encoding == BFLOAT16)
     except (OSError, MemoryError):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc.aio
 import torch
 
-from fedgsp import access, local_key, memory, windows, wire
+from fedgsp import access, local_key, windows, wire
 from fedgsp.access import shown
 from fedgsp.addresses import is_near, is_wildcard, split_address
 from fedgsp.bases import Bases
@@ -44,7 +44,7 @@ from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
-from fedgsp_node import devices
+from fedgsp_node import devices, spare_pages
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.credentials import credentials, name_of
@@ -123,7 +123,7 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after, settings.insecure, proxy) as channels,
             peer_server(settings, store, tls, door, revoked, bases) as peer_address,
             _certificate_renewed(settings, name, proxy),
-            beside(memory.keep_large(), "memory"),
+            beside(spare_pages.keep(), "spare pages"),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
