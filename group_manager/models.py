@@ -105,10 +105,13 @@ class Models:
     async def upload_into(self, landing: Landing, model_id: str, node: str, digest: bytes) -> None:
         """Lets a node upload a finished model to a landing. Raises WeightsError if it does not come as reported."""
         self.landings[model_id] = landing
+        pending = self._orders.send_up(node, model_id, older=False)
         try:
-            outcome = await self._orders.outcome(self._orders.send_up(node, model_id, older=False))
+            outcome = await self._orders.outcome(pending)
         finally:
             del self.landings[model_id]
+            if not pending.outcome.done():
+                self._orders.cancel(pending)
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         weights = landing.came
