@@ -4,7 +4,6 @@ With TLS, the caller's identity is in its certificate. Most calls also need a ti
 `fedgsp.tickets`). Without TLS, the ticket alone says who the caller is.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -25,6 +24,7 @@ from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import is_told
 from fedgsp.signing import uris_in
 from fedgsp.tickets import Door, Ticket, Verb
+from fedgsp.within import within
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if admitted.told != REFUSED and hasattr(request, "__anext__"):
                 # gRPC would report an internal error, and not the reason, to a caller that is still sending.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(anext(request, None), _LAST_MESSAGE_S)
+                    await within(_LAST_MESSAGE_S, anext(request, None))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, admitted.told)
         else:
             _caller.set(admitted)

@@ -34,6 +34,7 @@ from fedgsp.tls_followed import Followed
 from fedgsp.tls_probe import trusted
 from fedgsp.unreached import why_unreached
 from fedgsp.visible import visible
+from fedgsp.within import within
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +309,7 @@ async def first_message(speaking: AsyncIterator[T], timeout_s: float | None = No
     By default it has HELLO_TIMEOUT_S.
     """
     try:
-        return await asyncio.wait_for(anext(aiter(speaking), None), timeout_s or HELLO_TIMEOUT_S)
+        return await within(timeout_s or HELLO_TIMEOUT_S, anext(aiter(speaking), None))
     except TimeoutError:
         return None
 
@@ -323,6 +324,6 @@ async def refuse(
     if speaking is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAR_OUT_S):
-                while await asyncio.wait_for(anext(speaking, None), PAUSE_S) is not None:
+                while await within(PAUSE_S, anext(speaking, None)) is not None:
                     pass
     await end(context, code, why[:MAX_REASON])

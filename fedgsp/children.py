@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedgsp.errors import PeerError
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
+from fedgsp.within import within
 
 #: How long a child may take until it is ready.
 READY_TIMEOUT_S = 30.0
@@ -178,7 +179,7 @@ class Template:
 async def ready_line(child: Child, name: str, log: Path | None) -> str:
     """The line that the child `name` prints when it is ready; PeerError with the end of its log if there is none."""
     try:
-        line = await asyncio.wait_for(_line(child.stdout), READY_TIMEOUT_S)
+        line = await within(READY_TIMEOUT_S, _line(child.stdout))
     except TimeoutError:
         await stop(child)
         why = f"was not ready after {READY_TIMEOUT_S:.0f} s"
@@ -186,7 +187,7 @@ async def ready_line(child: Child, name: str, log: Path | None) -> str:
         if line.endswith(b"\n"):
             return line.decode(errors="replace").strip()
         with contextlib.suppress(TimeoutError):  # its own exit code says more than the code of our signal
-            await asyncio.wait_for(child.wait(), STOP_GRACE_S)
+            await within(STOP_GRACE_S, child.wait())
         why = f"did not start (exit code {await stop(child)})"
     raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
 
@@ -202,7 +203,7 @@ async def stop(child: Child, grace_s: float = STOP_GRACE_S) -> int:
     """Ends a child: SIGTERM, then after `grace_s` seconds SIGKILL. Returns its exit code."""
     child.send(signal.SIGTERM)
     try:
-        await asyncio.wait_for(child.wait(), grace_s)
+        await within(grace_s, child.wait())
     except BaseException as error:  # the child takes too long, or this wait was cancelled
         child.send(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):

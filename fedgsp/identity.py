@@ -31,7 +31,7 @@ class Role(StrEnum):
     GROUPING_SERVICE = "grouping-service"
     #: Reserved: a process that trains for a node.
     WORKER = "worker"
-    #: Reserved: a person who looks after runs.
+    #: A person or a monitoring system that watches runs.
     OPERATOR = "operator"
 
 

@@ -19,6 +19,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
 
 _spare: deque[mmap.mmap] = deque(maxlen=1)
+_most_spare_bytes = _MOST_SPARE_BYTES
+_times_kept = 0
 
 
 def room(size: int) -> NDArray[np.uint8]:
@@ -26,8 +28,8 @@ def room(size: int) -> NDArray[np.uint8]:
     if size >= _PAGED_BYTES:
         pages = _pages(size)
         made = np.frombuffer(pages, np.uint8)
-        if size <= _MOST_SPARE_BYTES:
-            weakref.finalize(made, _spare.append, pages).atexit = False  # when its last view is gone
+        if size <= _most_spare_bytes:
+            weakref.finalize(made, _keep, pages).atexit = False  # when its last view is gone
         return made
     spare = np.empty(size + _CACHE_LINE, np.uint8)
     start = -spare.ctypes.data % _CACHE_LINE
@@ -45,6 +47,17 @@ def new_pages(size: int) -> mmap.mmap:
 def drop_spare() -> None:
     """Give back the pages that are kept for the next model. Call this when no model will come for a while."""
     _spare.clear()
+
+
+def keep_large(large: bool) -> None:
+    """Keep the pages of a model of any size for the next model, or only those of a small one."""
+    global _most_spare_bytes
+    _most_spare_bytes = sys.maxsize if large else _MOST_SPARE_BYTES
+
+
+def times_kept() -> int:
+    """How often the pages of a model were kept so far."""
+    return _times_kept
 
 
 def keep_freed() -> None:
@@ -84,6 +97,12 @@ def _library() -> ctypes.CDLL | None:
 
 
 _glibc = _library()
+
+
+def _keep(pages: mmap.mmap) -> None:
+    global _times_kept
+    _times_kept += 1
+    _spare.append(pages)
 
 
 def _pages(size: int) -> mmap.mmap:

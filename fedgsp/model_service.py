@@ -13,6 +13,7 @@ from fedgsp.access import Caller, caller, shown
 from fedgsp.addresses import is_near
 from fedgsp.bases import Bases
 from fedgsp.channels import describe, refuse
+from fedgsp.landing import Landing
 from fedgsp.limits.gate import host_of, peer_of
 from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
@@ -48,7 +49,8 @@ class ModelServicer:
     """Serves the models of a store, each only to callers with a ticket for it.
 
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
-    `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes.
+    `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes. They go
+    to the `landing(id)` or, if there is none, into the store.
     `served(id, caller, bytes)` is told of every model that a caller got. With `bases`, models may travel coded.
     """
 
@@ -61,8 +63,10 @@ class ModelServicer:
         make_room: Room = room,
         served: Callable[[str, Caller, int], None] = lambda *_: None,
         bases: Bases | None = None,
+        landing: Callable[[str], Landing | None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._landing = landing
         self._bases = bases
         self._served = served
         self._wanted = wanted
@@ -140,11 +144,17 @@ class ModelServicer:
         """Receive a model that this process waits for."""
 
         sender, coming = caller(), ""
+        landing: Landing | None = None
 
         def wanted(model_id: str) -> bool:
             nonlocal coming
             coming = model_id
             return sender.may(model_id) and self._may_upload(model_id)
+
+        def landing_of(model_id: str) -> Landing | None:
+            nonlocal landing
+            landing = self._landing(model_id)
+            return landing
 
         def still_wanted() -> None:
             # If the reader has gone meanwhile, nobody would release the model.
@@ -165,9 +175,13 @@ class ModelServicer:
                     still_wanted,
                     self._make_room,
                     self._bases,
+                    landing_of,
                 )
                 still_wanted()
-                self._store.put(ref.id, weights)
+                if landing:
+                    landing.came = weights
+                else:
+                    self._store.put(ref.id, weights)
         except WeightsError as error:
             # A slow link or a cancelled wait says nothing against the model.
             blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)

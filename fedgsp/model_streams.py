@@ -17,6 +17,7 @@ from blake3 import blake3
 from fedgsp import chunks, coding, coding_ahead, windows
 from fedgsp.bases import Bases, Offer
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Plain, encoded
+from fedgsp.landing import Landing
 from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
@@ -177,10 +178,12 @@ async def received(
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
     bases: Bases | None = None,
+    landing_of: Callable[[str], Landing | None] = lambda _: None,
 ) -> tuple[ModelRef, Weights]:
     """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted.
 
-    The model may come in code against one of `bases`.
+    The model may come in code against one of `bases`. If `landing_of` gives a landing for its id, its bytes go there,
+    and the weights that are returned have none.
     """
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
@@ -191,6 +194,9 @@ async def received(
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
+    landing = landing_of(ref.id)
+    if landing is not None:
+        make_room, bases = landing.room, None  # bytes that are gone can be no base
     try:
         weights = Weights(header.tensors, make_room(ref.size), bfloat16=header.encoding == BFLOAT16)
     except (OSError, MemoryError):
@@ -218,6 +224,8 @@ async def received(
         else:
             await asyncio.to_thread(take, part)  # decoding takes milliseconds
         on_chunk()
+        if landing is not None:
+            await landing.filled_to(filling.filled)
     require(weights.known_digest is not None, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}, and no digest")
     require(filling.complete, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}")
     require(
@@ -225,7 +233,7 @@ async def received(
         FailureCode.WRONG_DIGEST,
         f"{what}: the bytes do not have the announced digest",
     )
-    finiteness.check()
+    finiteness.check(gone=landing is not None)
     check_state(weights)
     weights.came = Came(trip.travelled, MEMORY if trip.in_memory else filling.coding)
     if header.remember and bases is not None and bases.takes_codes:

@@ -10,6 +10,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ SPILLED_BYTES = 64 << 20
 _PIECE = 4 << 20
 #: Disk that a large model takes before its first byte came.
 FIRST_BYTES = 16 << 20
+#: The file of a model that is gone, for the next model: new pages of a file cost ten times as much as written ones.
+_spare: deque[_FilePages] = deque(maxlen=1)
 
 
 def spilling_room(size: int) -> NDArray[np.uint8]:
@@ -108,20 +111,34 @@ def _in_file(size: int, first: int) -> NDArray[np.uint8] | None:
     if size < SPILLED_BYTES:
         return None
     try:
-        with tempfile.TemporaryFile(dir=spill_folder(), prefix="fedgsp-") as file:
-            disk = os.fstatvfs(file.fileno())
-            if disk.f_bavail * disk.f_frsize < size:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.ftruncate(file.fileno(), size)
-            pages = _FilePages(file.fileno(), size)
-            pages.descriptor, pages.reserved = os.dup(file.fileno()), 0
-        weakref.finalize(pages, os.close, pages.descriptor).atexit = False
+        pages = _spare.pop() if _spare else None
+        if pages is None or len(pages) != size:
+            pages = _new_file(size)
         made = np.frombuffer(pages, np.uint8)
         reserve(made, min(size, first))
     except OSError as error:
         logger.warning("a model of %d bytes stays in memory: %s: %s", size, spill_folder(), error.strerror)
         return None
+    weakref.finalize(made, _keep, pages).atexit = False  # when its last view is gone
     return made
+
+
+def _keep(pages: _FilePages) -> None:
+    pages.madvise(mmap.MADV_DONTNEED)
+    _spare.append(pages)
+
+
+def _new_file(size: int) -> _FilePages:
+    """The pages of a new file without a name; raises OSError if there is no disk for it."""
+    with tempfile.TemporaryFile(dir=spill_folder(), prefix="fedgsp-") as file:
+        disk = os.fstatvfs(file.fileno())
+        if disk.f_bavail * disk.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(file.fileno(), size)
+        pages = _FilePages(file.fileno(), size)
+        pages.descriptor, pages.reserved = os.dup(file.fileno()), 0
+    weakref.finalize(pages, os.close, pages.descriptor).atexit = False
+    return pages
 
 
 def _mapping(array: NDArray[Any]) -> _FilePages | None:

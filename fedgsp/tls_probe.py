@@ -21,6 +21,7 @@ from fedgsp.liveness import MOST_DIAL_S
 from fedgsp.proxy import Proxy, open_connection
 from fedgsp.tls import NOT_OF_CA, TOKEN, Tls, handshake_failure, meaning_of, uris_of
 from fedgsp.unreached import why_unreached
+from fedgsp.within import within
 
 #: OpenSSL's codes for a certificate that is not for the host name or the address that was dialled.
 _NOT_OF_HOST = (62, 64)
@@ -85,7 +86,7 @@ async def hung_up(writer: asyncio.StreamWriter, timeout_s: float = MOST_DIAL_S) 
     """Closes a connection at once; waits until it is closed."""
     writer.transport.abort()
     with contextlib.suppress(OSError, TimeoutError):
-        await asyncio.wait_for(writer.wait_closed(), timeout_s)
+        await within(timeout_s, writer.wait_closed())
 
 
 async def shown(address: str, timeout_s: float = MOST_DIAL_S, proxy: Proxy | None = None) -> bytes:

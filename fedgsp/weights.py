@@ -230,8 +230,12 @@ class Finiteness:
                 self._ahead.appendleft((looked, stop, dtype))
                 return
 
-    def check(self) -> None:
-        """Raise WeightsError if the full buffer holds a value that `check_finite` refuses."""
+    def check(self, gone: bool = False) -> None:
+        """Raise WeightsError if the full buffer holds a value that `check_finite` refuses.
+
+        If its bytes are gone, values in the padding are refused, too.
+        """
+        require(not (self._in_doubt and gone), FailureCode.NOT_FINITE, "it may hold NaN or infinite values")
         if self._in_doubt:
             check_finite(self._weights)  # looks at the tensors without the padding
 

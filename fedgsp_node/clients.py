@@ -40,7 +40,7 @@ from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_f
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
-from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
+from fedgsp_node.torch_weights import bound, reset, swapped, tensor_specs, unbind, unsaved, values_of, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
@@ -154,7 +154,9 @@ class Clients:
         What the task declares is known afterwards.
         """
         data = self._data.of(next(iter(self._data.sizes)))
-        with bound(self._module, self.initial_weights(0)):
+        # Its own tensors, and not copies as in `initial_weights`: every node of a machine may do this at once.
+        made = self.call(lambda: model_of(self.task, 0, self._extension.extend))
+        with swapped(self._module, values_of(made, self.tensors, self.device)):
             self.declared = rehearse(self._module, self.task, data, self.device)
 
     @property
@@ -259,10 +261,12 @@ class Clients:
         settings: TrainingSettings | None = None,
         part: str = TEST,
         personalised_in: int | None = None,
+        in_place: bool = False,
     ) -> Evaluated:
         """Correct labels, loss and metrics of a model on a part of the client's data.
 
-        With a round in `personalised_in`, the training algorithm first adapts the model to this client.
+        With a round in `personalised_in`, the training algorithm first adapts the model to this client. `in_place`:
+        nobody else uses `weights`, so that they may change.
         """
         self._hosted(client)
         samples = samples_of(self.call(lambda: self._data.part(client, part)), self.task)
@@ -278,8 +282,9 @@ class Clients:
                 or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, OPTIMIZER))
             )
         seed_generators(settings.seed if settings else 0, "evaluation", client)
-        # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
-        found = self._within(model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device))
+        # Otherwise on a copy: a model may change its state while it is evaluated, but stored weights have a digest.
+        judged = model.to_change() if in_place and model is weights else model.copy()
+        found = self._within(judged, lambda: evaluate(self._module, self.task, samples, control, self.device))
         return dataclasses.replace(found, afresh=afresh)
 
     def _personalised(

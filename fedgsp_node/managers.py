@@ -15,6 +15,7 @@ from fedgsp.messages import Attached, AttachTo
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.tls import Tls
+from fedgsp.within import within
 from fedgsp_node.attachment import Attachment, OrderLog
 from fedgsp_node.receipts import Receipts
 from fedgsp_node.running import Running
@@ -157,6 +158,6 @@ class Managers:
     async def _pause(self, named: asyncio.Event, seconds: float) -> None:
         named.clear()
         try:
-            await asyncio.wait_for(named.wait(), seconds)
+            await within(seconds, named.wait())
         except TimeoutError:
             return

@@ -19,6 +19,7 @@ from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.lifecycle import beside
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     AttachTo,
@@ -43,7 +44,7 @@ from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
-from fedgsp_node import devices
+from fedgsp_node import devices, spare_pages
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.credentials import credentials, name_of
@@ -122,6 +123,7 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after, settings.insecure, proxy) as channels,
             peer_server(settings, store, tls, door, revoked, bases) as peer_address,
             _certificate_renewed(settings, name, proxy),
+            beside(spare_pages.keep(), "spare pages"),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):

@@ -121,6 +121,14 @@ def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.
     return layers[-1] if layers else None
 
 
+def values_of(
+    module: torch.nn.Module, tensors: tuple[TensorSpec, ...], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The values of those of these tensors that the module has, by name, on a device."""
+    named = {spec.name for spec in tensors}
+    return {name: tensor.detach().to(device) for name, tensor in _state(module).items() if name in named}
+
+
 def placed(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
     """The weights on the device of the module, by name; on the CPU they are views of the buffer of `weights`."""
     return {

@@ -155,13 +155,14 @@ class Worker:
     async def _evaluate(self, order: Order, work: Evaluate) -> Evaluated:
         if work.start is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, "an evaluation order without start"))
-        weights, source, size = await self._fetcher.get(work.start)
+        weights, source, size = await self._fetcher.get(work.start, to_change=not work.compared_with)
+        in_place = self._fetcher.given_away(weights)
         counts, distance = Evaluated(0, 0, 0.0), 0.0
         if not work.only_compare:
             personalised_in = order.key.round if work.personalised and order.key is not None else None
             counts = await self._slot.run(
                 lambda control: self._clients.evaluate(
-                    order.client, weights, control, work.settings, _part_of(work), personalised_in
+                    order.client, weights, control, work.settings, _part_of(work), personalised_in, in_place
                 )
             )
         if work.compared_with:

@@ -28,6 +28,8 @@ class Aggregation(abc.ABC):
     #: Whether nodes report how accurate each trained model is on the samples that it was trained on
     #: (`Trained.train_accuracy`).
     needs_accuracy: bool = False
+    #: Whether the result is `fedgsp.averages.Mean`, by the weights: then large models may be folded block by block.
+    by_blocks: bool = False
 
     @property
     @abc.abstractmethod
@@ -76,6 +78,8 @@ class _ByAverage(Aggregation):
 
 class WeightedMean(_ByAverage):
     """The weighted mean of the models (FedAvg)."""
+
+    by_blocks = True
 
     def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)

@@ -1,5 +1,6 @@
 """What a program gets to run one group."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ class Group:
         self.ledger = Ledger(request)
         self.reports = Reports(tell)
         self.members = members
+        self._members_of = Counter(member.node for member in request.members)
         tickets = Tickets(issuer, manager.name, request)
         self.orders = Orders(request, members, self.ledger, tickets)
         self.manager = manager
@@ -64,6 +66,10 @@ class Group:
     def options(self) -> Any:
         """The options of the program, as the dataclass that its declaration names."""
         return self.program.read(self.request.program_options)
+
+    def is_alone(self, member: Member) -> bool:
+        """Whether no other member of the group is on the node of this one."""
+        return self._members_of[member.node] == 1
 
     def given_start(self, member: Member, keep: bool) -> Start:
         """The start that the request gives a member: its own, or else that of the group.

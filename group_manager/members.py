@@ -61,6 +61,11 @@ class Members:
         session = self._sessions.get(node)
         return session is not None and not self._is_gone(session)
 
+    def near(self, node: str) -> bool:
+        """Whether a node is attached from this machine."""
+        session = self._sessions.get(node)
+        return session is not None and session.near
+
     def breaks(self, node: str) -> int:
         """How often the connection of a node's process has ended so far."""
         session = self._sessions.get(node)

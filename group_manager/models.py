@@ -9,6 +9,7 @@ from fedgsp.channels import Channels
 from fedgsp.encoding import rounded
 from fedgsp.errors import UserError
 from fedgsp.identity import TOP_SERVER
+from fedgsp.landing import Landing
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -46,6 +47,8 @@ class Models:
     _store: ModelStore
     _channels: Channels
     _tickets: Tickets
+    #: By model id: where an upload goes that is not for the store.
+    landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
 
     # --- getting models
 
@@ -98,6 +101,25 @@ class Models:
             return Failure(FailureCode.WRONG_DIGEST, _not_as_reported(model_id))
         self._reports.count_relayed(weights)
         return trained
+
+    async def upload_into(self, landing: Landing, model_id: str, node: str, digest: bytes) -> None:
+        """Lets a node upload a finished model to a landing. Raises WeightsError if it does not come as reported."""
+        self.landings[model_id] = landing
+        pending = self._orders.send_up(node, model_id, older=False)
+        try:
+            outcome = await self._orders.outcome(pending)
+        finally:
+            del self.landings[model_id]
+            if not pending.outcome.done():
+                self._orders.cancel(pending)
+        if isinstance(outcome, Failure):
+            raise WeightsError(outcome.code, outcome.detail)
+        weights = landing.came
+        if weights is None:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, _did_not_send(node, model_id))
+        check_same_tensors(weights.tensors, self._request.tensors, f"model {model_id!r}")
+        require(weights.digest == digest, FailureCode.WRONG_DIGEST, _not_as_reported(model_id))
+        self._reports.count_relayed(weights)
 
     # --- keeping models
 
@@ -217,7 +239,7 @@ class Models:
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:
-            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, _did_not_send(node, model_id))
         weights = self._store.held(model_id)
         self._reports.count_relayed(weights)
         digest = record.digest
@@ -234,6 +256,10 @@ def _reported(model_id: str, outcome: Outcome) -> bytes:
     """
     refs = (getattr(outcome, "ref", None), getattr(outcome, "update", None))
     return next((ref.digest for ref in refs if ref is not None and ref.id == model_id), b"")
+
+
+def _did_not_send(node: str, model_id: str) -> str:
+    return f"node {node} did not send model {model_id!r}, but said so"
 
 
 def _not_as_reported(model_id: str) -> str:

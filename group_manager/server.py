@@ -11,13 +11,15 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.access import AccessControl, Caller, caller
+from fedgsp.addresses import is_near
 from fedgsp.awake import Awake
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
+from fedgsp.landing import Landing
 from fedgsp.lifecycle import beside
-from fedgsp.limits.gate import decoded
+from fedgsp.limits.gate import decoded, host_of
 from fedgsp.link_choice import RAW
 from fedgsp.liveness import LOST_AFTER_S, return_s
 from fedgsp.messages import (
@@ -82,6 +84,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
+        session.near = is_near(host_of(context.peer()))
         outbox = session.outbox  # if the node comes back by another connection, the session has another one
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session, outbox, context), name=f"reports of {hello.node}")
@@ -177,7 +180,12 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 
     def expected(self, model_id: str) -> bool:
         """Whether an upload of this model is expected."""
-        return any(group.ledger.expects(model_id) for group in self._groups)
+        return any(group.ledger.expects(model_id) or model_id in group.models.landings for group in self._groups)
+
+    def landing(self, model_id: str) -> Landing | None:
+        """Where the upload of a model goes; None for the store."""
+        found = (group.models.landings.get(model_id) for group in self._groups)
+        return next((landing for landing in found if landing is not None), None)
 
     async def RunGroup(  # noqa: N802
         self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
@@ -278,7 +286,14 @@ async def serving(
         groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
         bases = Bases(wire, groups.start_of)
         models = ModelServicer(
-            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served, bases
+            store,
+            groups.wanted,
+            groups.expected,
+            lambda: groups.max_model_bytes,
+            growing_room,
+            groups.served,
+            bases,
+            groups.landing,
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)

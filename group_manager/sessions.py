@@ -57,6 +57,8 @@ class Session:
     certificate: bytes = b""
     #: The number that the process of the node drew when it started; empty if it told none, and cannot come back.
     process: str = ""
+    #: Whether its connection comes from this machine.
+    near: bool = False
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, PendingOrder] = field(default_factory=dict)
     #: Time at which its connection ended; None while it has one.

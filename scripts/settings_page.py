@@ -72,6 +72,7 @@ def page() -> str:
     parts += _section("top-server picture", leading.commands["picture"])
     parts += _section("top-server report", leading.commands["report"])
     parts += _section("top-server web", leading.commands["web"], WebSettings)
+    parts += _section("top-server export", leading.commands["export"])
     for command in ("invite", "assign", "revoke", "kubernetes"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)

@@ -29,6 +29,7 @@ from top_server.outgoing import check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 from top_server.sizes import PAPER
+from top_server.tracking import TRACKERS
 
 #: The tables of the parts that a scheme consists of. If several choices do not fit, the error names the first kind.
 TABLES: Mapping[str, Parts[Any]] = {
@@ -50,6 +51,7 @@ NAMES: Names = {
     "outgoing": OUTGOING,
     "schedule": SCHEDULES,
     "local_schedule": SCHEDULES,
+    "track": TRACKERS,
 }
 #: Columns of a scheme that a setting of the same name replaces.
 _REPLACED = (*TABLES, "growth", "after_arrivals")

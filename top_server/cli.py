@@ -1,5 +1,6 @@
 """The command `top-server`."""
 
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -30,11 +31,24 @@ from top_server.federation import commands as commands_of_federation
 from top_server.federation.commands import MOST_CERTIFICATE_S
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
+from top_server.tracking import TRACKERS, chosen
+from top_server.tracking import commands as commands_of_trackers
+from top_server.tracking.base import Tracker
 
 NAME = "top-server"
 OUTPUT = "Output"
 #: Kind of part -> the parts of that kind.
-LISTED: Mapping[str, Parts[Any]] = {**TABLES, SCHEDULES.kind: SCHEDULES, OUTGOING.kind: OUTGOING}
+LISTED: Mapping[str, Parts[Any]] = {
+    **TABLES,
+    SCHEDULES.kind: SCHEDULES,
+    OUTGOING.kind: OUTGOING,
+    TRACKERS.kind: TRACKERS,
+}
+#: Kind of part -> its flags in `top-server parts`, where they differ from those of the other kinds.
+_FLAGS = {
+    OUTGOING.kind: "--outgoing NAME, --outgoing-option NAME.KEY=VALUE",  # a run may have several steps
+    TRACKERS.kind: "--track NAME, --track-option NAME.KEY=VALUE",
+}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -111,6 +125,7 @@ def _run(settings: RunConfig, json: bool) -> int:
     if settings.initial_model is not None:
         initial_file.check_readable(settings.initial_model)
     local_run.check(settings)
+    _trackers(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
@@ -137,6 +152,7 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
     if not extends:
         resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
+    _trackers(settings)
 
     def rest(journal: Journal) -> Coroutine[Any, Any, None]:
         resumed = resuming.find(directory, extends)  # again: only from now on no other process records there
@@ -144,6 +160,11 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
         return server.run(settings, journal, credentials, resumed)
 
     return _play(settings, directory, json, rest)
+
+
+def _trackers(settings: RunConfig) -> list[tuple[Tracker, Any]]:
+    """The trackers of a run with their options; raises ConfigError for what cannot be used."""
+    return chosen("--track", settings.track, settings.track_option)
 
 
 def _play(
@@ -159,13 +180,17 @@ def _play(
     files.
     """
     from top_server.resume import state
+    from top_server.tracking.following import tracked
     from top_server.view.watching import watching
     from top_server.web import beside
 
     code = 1
     with Journal(directory) as journal:
         try:
-            with beside.shown(settings, directory), watching(journal, directory, json):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(beside.shown(settings, directory))
+                stack.enter_context(watching(journal, directory, json))
+                stack.enter_context(tracked(journal, directory, _trackers(settings)))
                 code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)
@@ -268,8 +293,8 @@ def listed(kind: str = "") -> Iterator[str]:
 
 
 def _table(table: Parts[Part]) -> Iterator[str]:
-    key = "NAME.KEY" if table is OUTGOING else "KEY"  # a run may have several steps
-    yield f"{table.kind} (--{table.kind} NAME, --{table.kind}-option {key}=VALUE)"
+    flags = _FLAGS.get(table.kind, f"--{table.kind} NAME, --{table.kind}-option KEY=VALUE")
+    yield f"{table.kind} ({flags})"
     packages = table.packages()
     for name in table:
         whose = f" [{packages[name]}]" if name in packages else ""
@@ -356,7 +381,8 @@ def kubernetes(
     typer.echo(out)
 
 
-for command in (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke):
+_OTHERS = (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke)
+for command in (*_OTHERS, commands_of_trackers.export):
     app.command()(command)
 
 

@@ -32,6 +32,7 @@ from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
 from top_server.best import after_row, check_validation, is_last, told_validation
+from top_server.checkout import commit
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
@@ -43,6 +44,7 @@ from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.metrics import monitored
 from top_server.models import Models
 from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
@@ -55,6 +57,7 @@ from top_server.progress import Progress
 from top_server.record import checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, usable, write_config
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
+from top_server.record.events.base import ABSENT
 from top_server.record.events.run import (
     Listening,
     NoBestModel,
@@ -88,6 +91,8 @@ def credentials(config: RunConfig) -> Tls | None:
     if tls:
         tls.check_is(Role.TOP_SERVER)
         tls.check_covers(loopback(split_address(config.listen)[0]), "where the top server dials its group managers")
+        if config.metrics is not None:
+            tls.check_covers(loopback(split_address(config.metrics)[0]), "where --metrics listens")
         if config.local_nodes:
             tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
     return tls
@@ -140,10 +145,11 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended.
         at = resumed.address if resumed and not resumed.extends else ""
+        watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
             doors.opened(config, membership, store, door, tls, federated, audit, at)
         )
-        journal.record(Listening(address=address))
+        journal.record(Listening(address=address, metrics=watched.address or ABSENT))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
         managers = await stack.enter_async_context(
@@ -215,6 +221,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             reason = str(error)
             raise
         finally:
+            watched.failure = "" if finished else reason  # while nodes are dismissed
             nodes_may_end()
             await membership.dismiss(
                 Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
@@ -254,6 +261,7 @@ async def _play(
                 scheme=config.scheme,
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
                 constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
+                commit=await asyncio.to_thread(commit) or ABSENT,
             )
         )
         if resumed and resumed.extends:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+from signal import SIGABRT, SIGCONT, SIGKILL, SIGTERM, Signals
 
 import psutil
 
@@ -204,8 +204,11 @@ class World:
             self.signal(process.pid, SIGTERM)
         done, _ = await asyncio.wait([waiting], timeout=LEAVE_S)
         if not done:
+            said = tail(self.log(name), 2)
+            self.signal(process.pid, SIGABRT)  # its log then has the stacks of its threads
+            await asyncio.wait([waiting], timeout=HEAR_S)
             waiting.cancel()
-            self.wrong.append(f"node {name} did not leave; its log ends: {tail(self.log(name), 2)}")
+            self.wrong.append(f"node {name} did not leave; its log ends: {said}")
 
     async def _start(self, name: str, command: list[str]) -> asyncio.subprocess.Process:
         temporary = self.folder / "tmp"
@@ -216,6 +219,7 @@ class World:
             leftovers.VARIABLE: self.mark,
             "TMPDIR": str(temporary),
             "PYTHONPATH": path,
+            "PYTHONFAULTHANDLER": "1",
         }
         if self.links:
             command = self.links.command(name, command)

@@ -22,7 +22,7 @@ MEASURES = tuple(
     )
 )
 #: Measures that take many minutes. They run only if they are named.
-LONG = ("churn",)
+LONG = ("churn", "huge_model")
 
 
 def main() -> int:

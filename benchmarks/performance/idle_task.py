@@ -17,7 +17,7 @@ from fedgsp import ClientData, Split, Task
 class _Model(nn.Module):
     def __init__(self, parameters: int) -> None:
         super().__init__()
-        self.carried = nn.Parameter(torch.randn(parameters) * 0.01)
+        self.carried = nn.Parameter(torch.randn(parameters).mul_(0.01))  # without a second tensor
         self.used = nn.Linear(1, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -49,13 +49,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A finished run. If it was watched, `peak_pss` is the peak memory of all its processes together, in bytes."""
+    """A finished run. If it was watched, it has the peak memory of all its processes together, in bytes.
+
+    `peak_pss` counts shared pages once, `peak_private` does not count them.
+    """
 
     #: Seconds of every round. The last round includes an evaluation, the first includes the start of group managers.
     seconds: tuple[float, ...]
     events: tuple[dict[str, Any], ...]
     processes: tuple[Process, ...]
     peak_pss: int
+    peak_private: int
 
     @property
     def steady(self) -> tuple[float, ...]:
@@ -86,7 +90,7 @@ def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, wa
             raise RunFailedError(f"exit code {run.process.returncode}; {run.last_words()}")
         seconds = tuple(row["seconds"] for row in read_lines(run.directory / "history.jsonl"))
         processes = tuple(process for process in run.processes.values() if process.idle)
-        return Played(seconds, tuple(run.events()), processes, run.peak_pss)
+        return Played(seconds, tuple(run.events()), processes, run.peak_pss, run.peak_private)
 
 
 @contextlib.contextmanager
@@ -110,6 +114,7 @@ class Run:
     begin: float
     processes: dict[int, Process] = field(default_factory=dict)
     peak_pss: int = 0
+    peak_private: int = 0
     known: set[psutil.Process] = field(default_factory=set)
     _looked: float = 0.0
 
@@ -133,13 +138,14 @@ class Run:
         """Adds up the present memory of the processes, and records that of each."""
         with contextlib.suppress(psutil.Error):
             self.known.update(self.process.children(recursive=True))
-        total = 0
+        total = private = 0
         for process in (self.process, *self.known):
             with contextlib.suppress(OSError, psutil.Error):
                 total += memory.pss(process.pid)
+                private += memory.uss(process.pid)
                 if process.pid not in self.processes:
                     self._meet(process)
-        self.peak_pss = max(self.peak_pss, total)
+        self.peak_pss, self.peak_private = max(self.peak_pss, total), max(self.peak_private, private)
         ready = self._ready()
         for pid, found in self.processes.items():
             with contextlib.suppress(OSError):

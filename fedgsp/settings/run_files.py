@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgsp.settings.fields import setting
-from fedgsp.settings.identities import FederationSettings
-from fedgsp.settings.web import check_web
+from fedgsp.settings.watching import WatchSettings
 
 TRAINING, RECORD = "Training", "Record"
 #: Which models are kept.
@@ -15,7 +14,7 @@ UNTIL_FINISHED, BEYOND = "until-finished", "beyond"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFiles(FederationSettings):
+class RunFiles(WatchSettings):
     """Settings of the files of a run."""
 
     initial_model: Path | None = setting(
@@ -53,21 +52,6 @@ class RunFiles(FederationSettings):
         choices=(UNTIL_FINISHED, BEYOND),
         panel=RECORD,
     )
-
-    web: str | None = setting(
-        None,
-        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback it needs TLS, and"
-        " shows itself to holders of a certificate of an operator",
-        metavar="HOST:PORT",
-        address=True,
-        may_change=True,
-        panel=RECORD,
-    )
-
-    def check_together(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
-        check_web("--web", self.web, self.tls_files)
-        FederationSettings.check_together(self)
 
     @property
     def validates(self) -> bool:

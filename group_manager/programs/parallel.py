@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import UserError
@@ -9,6 +11,7 @@ from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
+from group_manager.programs import together
 from group_manager.programs.window import MemberResult, train_all
 
 logger = logging.getLogger(__name__)
@@ -22,10 +25,12 @@ async def run(group: Group) -> GroupResult | Failure:
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
     training = train_all(group, intake.retain, bring=True, accuracy=intake.aggregation.needs_accuracy)
+    if intake.aggregation.by_blocks and together.fits(group):
+        results = [one async for one in training]
+        training = _again(() if await intake.take_together(results) else results)
     try:
         async for one in training:
-            counts = isinstance(one.outcome, Trained) and one.member.weight > 0
-            model = await group.models.collect(one.model_id, request.tensors) if counts else None
+            model = await group.models.collect(one.model_id, request.tensors) if _counts(one) else None
             if folding is not None:
                 await folding
             # A task: the next model is on its way while this one is folded.
@@ -35,7 +40,7 @@ async def run(group: Group) -> GroupResult | Failure:
     finally:
         if folding is not None:
             folding.cancel()
-    nobody_counts = intake.aggregation.empty
+    nobody_counts = intake.empty
     if nobody_counts and not intake.uncounted:
         return group.nobody_trained()
     start: Weights | Failure | None = None
@@ -53,6 +58,15 @@ async def run(group: Group) -> GroupResult | Failure:
     return group.result(group.models.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result), samples)
 
 
+async def _again(results: Sequence[MemberResult]) -> AsyncIterator[MemberResult]:
+    for one in results:
+        yield one
+
+
+def _counts(one: MemberResult) -> bool:
+    return isinstance(one.outcome, Trained) and one.member.weight > 0
+
+
 class _Intake:
     """Folds models into the aggregation, and counts samples."""
 
@@ -63,25 +77,54 @@ class _Intake:
         self.retain = group.request.results is Results.RETAINED
         #: Training samples of members with a weight, and of members without.
         self.samples = self.uncounted = 0
+        #: The mean of the models, if they were folded together and not into the aggregation.
+        self._mean: Weights | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no model was folded."""
+        return self._mean is None and self.aggregation.empty
+
+    async def take_together(self, results: Sequence[MemberResult]) -> bool:
+        """Takes the results of all members, whose models come at the same time; nothing is taken if that fails."""
+        counted = [one for one in results if _counts(one)]
+        if len(counted) < 2:
+            return False
+        mean = await together.mean(self._group, counted)
+        if isinstance(mean, Failure):
+            request = self._group.request
+            logger.warning(
+                "round=%d group=%d the models are folded one after the other: %s", request.round, request.group, mean
+            )
+            return False
+        self._mean = mean
+        for one in results:
+            await self._note(one, _counts(one))
+        return True
 
     async def take(self, one: MemberResult, model: Weights | Failure | None) -> None:
         """Takes one member's result; without a model, the member does not count."""
-        group, trained = self._group, one.outcome
+        trained = one.outcome
         if isinstance(trained, Trained) and isinstance(model, Weights):
             try:
                 await asyncio.to_thread(self._fold, model, one.member.weight, trained)
             except ValueError as error:
                 model = Failure(FailureCode.WRONG_SHAPES, str(error))
-        failure = trained if isinstance(trained, Failure) else model
-        if isinstance(failure, Failure):
+        if isinstance(model, Failure):
+            one = replace(one, outcome=model)
+        await self._note(one, model is not None)
+
+    async def _note(self, one: MemberResult, counts: bool) -> None:
+        """Reports a member, and lets its model be forgotten; `counts`: its model was folded, if it has one."""
+        group, trained = self._group, one.outcome
+        if isinstance(trained, Failure):
             group.models.forget_copy(one.model_id)
-            group.reports.skipped(one.member, failure)
+            group.reports.skipped(one.member, trained)
             return
-        assert isinstance(trained, Trained)
-        if model is None:
-            self.uncounted += trained.samples
-        else:
+        if counts:
             self.samples += trained.samples
+        else:
+            self.uncounted += trained.samples
         trained = await group.models.with_update(trained)
         group.reports.done(one.member, one.position, trained, one.pending, one.length or 0.0)
         group.models.release([one.model_id], stays=self.retain)
@@ -89,7 +132,8 @@ class _Intake:
     def result(self, start: Weights | None) -> Weights:
         """The group's model as it travels, with its digest."""
         with self.part.guard():
-            result = self._group.models.for_the_wire(self.aggregation.result(start))
+            result = self._mean if self._mean is not None else self.aggregation.result(start)
+            result = self._group.models.for_the_wire(result)
         _ = result.digest  # computed in this thread and not in the event loop
         return result
 

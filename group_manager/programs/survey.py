@@ -99,7 +99,8 @@ def _evaluation(
     validation_part: bool = False,
 ) -> Evaluate:
     """Evaluates a member's start, or that of the group."""
-    start = group.given_start(member, keep=True)
+    # A start that only one member of a node needs may be evaluated in place.
+    start = group.given_start(member, keep=not group.is_alone(member))
     return Evaluate(
         start, training_part, compared_with, group.request.training, personalised, only_compare, validation_part
     )

@@ -1,6 +1,6 @@
 """Training orders to many members, only so many ahead of the member whose result is awaited, and judged results."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
@@ -66,10 +66,9 @@ async def _trained(
     group: Group, retain: bool, trial: bool, bring: bool, accuracy: bool
 ) -> AsyncIterator[MemberResult]:
     request = group.request
-    members_of = Counter(member.node for member in request.members)
     # With the program's name: a survey of a profile and a training may have the same round and group.
     prefix = f"{request.run_id}/{request.round}/{request.group}/{request.program}"
-    ahead = AHEAD_PER_NODE * len(members_of)
+    ahead = AHEAD_PER_NODE * len({member.node for member in request.members})
     most = request.max_model_bytes
     bring = bring and most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
     waiting = deque(enumerate(request.members))
@@ -83,7 +82,7 @@ async def _trained(
             # Named by the client: a model retained in one survey must not be that of another client in the next one.
             model_id = f"{prefix}/{member.client}.{request.attempt}"
             # A start that only one member of a node needs may be trained in place.
-            start = group.given_start(member, keep=members_of[member.node] > 1)
+            start = group.given_start(member, keep=not group.is_alone(member))
             work = Train(
                 start,
                 model_id,

@@ -18,8 +18,9 @@ from fedgsp.settings.fields import described, values_of
 _LOOK_UP = """
 import sys
 from top_server.choosing import NAMES
+from top_server.cli import LISTED
 for kind, name in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
-    NAMES[kind][name].read({})
+    (LISTED.get(kind) or NAMES[kind])[name].read({})
     if "torch" in sys.modules:
         sys.exit(f"the declaration of {kind} {name} imports torch")
 """

@@ -15,6 +15,7 @@ from tests.contracts.running import (
     check_task,
     check_training,
 )
+from tests.contracts.tracking import check_tracker
 
 CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "aggregation": check_aggregation,
@@ -26,6 +27,7 @@ CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "program": check_program,
     "schedule": check_schedule,
     "task": check_task,
+    "tracker": check_tracker,
     "training": check_training,
     "weighing": check_weighing,
 }

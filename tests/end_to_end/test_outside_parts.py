@@ -33,8 +33,10 @@ PARTS = {
     "optimizer": "signs",
     "schedule": "root",
     "outgoing": "shortened",
+    "tracker": "lines",
 }
-CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (f"--{kind}", PARTS[kind]))]
+FLAGS = {kind: "--track" if kind == "tracker" else f"--{kind}" for kind in PARTS}
+CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (FLAGS[kind], PARTS[kind]))]
 #: each with an option.
 ALL = [
     *CHOSEN,
@@ -42,6 +44,7 @@ ALL = [
     *("--merge-option", "share=0.25", "--weighing-option", "power=2", "--aggregation-option", "most=0.01"),
     *("--program-option", "members=2", "--training-option", "shrink=0.5"),
     *("--outgoing-option", "shortened.share=0.75", "--optimizer-option", "dead=0.001"),
+    *("--track-option", "lines.digits=3"),
     *("--schedule-option", "power=0.25", "--local-schedule", "root", "--local-schedule-option", "power=0.1"),
 ]
 
@@ -81,6 +84,9 @@ async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_tim
         rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
         # Groups of 3 clients and of 1 client, of which at most 2 each train.
         assert [row["clients_trained"] for row in rows] == [3, 3]
+        lines = [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+        assert [line.get("round", line.get("outcome")) for line in lines] == [1, 2, "finished"]
+        assert lines[1]["accuracy"] == round(rows[1]["accuracy"], 3)
         models.append(load(folder / "models" / "final.safetensors")[0])
     assert_same_bits(*models)
 
@@ -111,6 +117,7 @@ def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
         (["--schedule-option", "power=0"], "schedule root: option power is '0'"),
         (["--weighing-option", "pover=2"], "weighing power has no option 'pover'; did you mean 'power'?"),
         (["--merge-option", "members=2"], "give --grouping-option members=... or --program-option members=..."),
+        (["--track-option", "lines.digit=2"], "tracker lines has no option 'digit'; did you mean 'digits'?"),
         (["--grouping", "by-siz"], "--grouping cannot be 'by-siz'; did you mean 'by-size'?"),
         (["--profile", "none"], "grouping by-size needs profile sizes"),
         (

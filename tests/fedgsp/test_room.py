@@ -43,7 +43,16 @@ def test_pages_of_another_size_are_not_used_and_only_one_set_is_kept() -> None:
 
 
 def test_very_large_pages_go_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MOST_SPARE_BYTES", LARGE)
+    monkeypatch.setattr(memory, "_most_spare_bytes", LARGE)
     held = [room(LARGE + 1)]
     held.clear()
     assert not memory._spare
+
+
+def test_very_large_pages_stay_if_that_is_wanted() -> None:
+    memory.keep_large(True)
+    first = room(memory._MOST_SPARE_BYTES + 1)  # its pages are never touched
+    address = first.ctypes.data
+    memory.keep_large(False)
+    del first
+    assert room(memory._MOST_SPARE_BYTES + 1).ctypes.data == address

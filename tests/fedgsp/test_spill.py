@@ -26,6 +26,7 @@ LITTLE = 24_000_000
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "SPILLED_BYTES", 1 << 20)
+    spill._spare.clear()
 
 
 def resident() -> int:
@@ -110,6 +111,27 @@ def test_without_a_place_for_files_models_stay_in_memory(
     assert "stays in memory" in caplog.text
     weights = some_weights(1, vector(1 << 20))
     assert weights.at_rest().buffer is weights.buffer
+
+
+def test_the_file_of_a_model_that_is_gone_is_the_next_ones_and_takes_no_memory_before() -> None:
+    first = spilling_room(4 * LARGE)
+    first[:] = 7
+    file = spill._mapping(first)
+    before, view = resident(), first[8:16].view(np.float32)
+    del first
+    assert spill._mapping(spilling_room(4 * LARGE)) is not file  # a view still looks at it
+    spill._spare.clear()
+    del view
+    assert before - resident() > 3 * LARGE
+    assert spill._mapping(spilling_room(4 * LARGE)) is file
+
+
+def test_a_file_of_another_size_is_not_used() -> None:
+    spilling_room(2 << 20)
+    assert len(spill._spare) == 1
+    made = spilling_room(3 << 20)
+    assert len(made) == 3 << 20
+    assert not spill._spare
 
 
 def test_small_models_stay_in_memory() -> None:

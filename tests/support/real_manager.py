@@ -100,7 +100,9 @@ async def manager() -> AsyncIterator[Manager]:
         groups = GroupServicer(
             members, store, channels, Source(SourceKind.MANAGER, "m0", "not yet known"), ISSUER, Door()
         )
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
+        models = ModelServicer(
+            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, landing=groups.landing
+        )
 
         def register(server: grpc.aio.Server) -> None:
             order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)

@@ -9,6 +9,7 @@ class Listening(Event):
     """The top server has begun, and nodes can reach it."""
 
     address: str = told("where nodes join")
+    metrics: str = told("with `--metrics`: where /metrics and /healthz are", default=ABSENT)
 
 
 class SettingsChosen(Event):
@@ -43,6 +44,9 @@ class RunStarted(Event):
     scheme: str
     head: Sequence[str] = told("names of the tensors that stay with the clients")
     constants: Mapping[str, str] = told("digest (BLAKE3) of each tensor that does not travel, by name", default=ABSENT)
+    commit: str = told(
+        "commit of the checkout that the top server runs from, with `-dirty` if files are changed", default=ABSENT
+    )
 
 
 class RunResumed(RunStarted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedgsp.aggregations import Aggregation
 from fedgsp.optimizers import Optimizer
@@ -14,6 +15,7 @@ from fedgsp.settings.fields import setting
 from fedgsp.trainings import Training
 from top_server.grouping.base import Grouping
 from top_server.merging.weighing import Weighing
+from top_server.tracking.base import Tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,14 @@ class ShortenedOptions:
     share: float = setting(0.5, "share of an update that leaves the node", above=0, most=1)
 
 
+@dataclass(frozen=True, slots=True)
+class LinesOptions:
+    """Options of tracker `lines`."""
+
+    to: Path | None = setting(None, "the file; lines.jsonl in the run directory by default")
+    digits: int = setting(6, "digits of each figure", least=0)
+
+
 BY_SIZE = Grouping(
     help="clients with alike numbers of samples",
     code="outside_parts.grouping:by_size",
@@ -134,3 +144,4 @@ SHORTENED = Step(
     options=ShortenedOptions,
     needs_start=True,
 )
+LINES = Tracker(help="lines of JSON", code="outside_parts.tracker:Lines", options=LinesOptions)

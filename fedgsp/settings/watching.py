@@ -1,0 +1,71 @@
+"""The settings by which people and other systems watch a run while it goes on."""
+
+from dataclasses import dataclass
+
+from fedgsp.addresses import check_address
+from fedgsp.cleartext import leaves_machine
+from fedgsp.errors import ConfigError
+from fedgsp.settings.fields import setting
+from fedgsp.settings.identities import FederationSettings
+from fedgsp.settings.web import check_web
+
+WATCHING = "Watching"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings(FederationSettings):
+    """Settings of trackers and of the door for monitoring. None of them affects results."""
+
+    track: tuple[str, ...] = setting(
+        (),
+        "a tracker that follows the run; NAME=VALUE also gives it its option `to`; repeatable",
+        other_names=True,
+        may_change=True,
+        metavar="NAME[=VALUE]",
+        panel=WATCHING,
+    )
+    track_option: dict[str, str] = setting(
+        {},
+        "an option of a tracker; repeatable",
+        options_of="track",
+        may_change=True,
+        metavar="NAME.KEY=VALUE",
+        panel=WATCHING,
+    )
+    web: str | None = setting(
+        None,
+        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback only with TLS, to"
+        " certificates of an operator",
+        may_change=True,
+        metavar="HOST:PORT",
+        address=True,
+        panel=WATCHING,
+    )
+    metrics: str | None = setting(
+        None,
+        "serve figures of the run for Prometheus at /metrics, and whether it makes progress at /healthz; beyond "
+        "loopback only with TLS, to certificates of an operator",
+        may_change=True,
+        metavar="HOST:PORT",
+        panel=WATCHING,
+    )
+    unhealthy_after: float = setting(
+        1800.0,
+        "/healthz answers 503 after this long without an event; the waits of a run for nodes do not count",
+        above=0,
+        may_change=True,
+        metavar="SECONDS",
+        panel=WATCHING,
+    )
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        check_web("--web", self.web, self.tls_files)
+        FederationSettings.check_together(self)
+        if self.metrics is not None:
+            check_address("--metrics", self.metrics)
+            if leaves_machine(self.metrics) and self.tls_files is None:
+                raise ConfigError(
+                    f"--metrics {self.metrics} is not on this machine's loopback, and there is no TLS",
+                    "give 127.0.0.1 and a port, or give --federation or the three --tls flags too",
+                )
