@@ -103,11 +103,8 @@ def _section(
     shown = {flag(one.field) for one in settings} | {"--help"}
     others = [_plain_row(option) for option in command.params if option.opts[0] not in shown]
     lines = [f"## `{name}`\n", f"{command.help}\n"]
-    tables = [*panels.items(), ("Other flags", others)]
-    if len(panels) == 1:  # one short table
-        tables = [("", [row for _, rows in tables for row in rows])]
-    for panel, rows in tables:
-        lines += [f"### {panel}: `{name}`\n" if len(tables) > 1 else "", *_table(rows)] if rows else []
+    for panel, rows in [*panels.items(), ("Other flags", others)]:
+        lines += [f"### {panel}: `{name}`\n" if panels else "", *_table(rows)] if rows else []
     return [line for line in lines if line]
 
 

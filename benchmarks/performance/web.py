@@ -2,8 +2,8 @@
 
     python -m benchmarks.performance.web [--repeats 5] [--clients 40] [--rounds 40]
 
-A run of clients whose training costs almost nothing is played without a page, with a page that nobody opens, and with a
-page that 100 streams of events follow, in turn. The time of the page's own process is a row of its own.
+A run of clients whose training costs almost nothing is played without a page, with a page that nobody opens, and with
+a page that 100 streams of events follow, in turn. The time of the page's own process is a row of its own.
 """
 
 from __future__ import annotations

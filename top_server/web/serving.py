@@ -153,7 +153,7 @@ def context(tls: Tls) -> ssl.SSLContext:
         if inner is not outer:
             connection.context = inner
 
-    outer.sni_callback = choose  # type: ignore[assignment]
+    outer.sni_callback = choose
     return outer
 
 
