@@ -27,6 +27,8 @@ from top_server.view.lines import describe
 from top_server.web.overview import overview
 from top_server.web.state import State, state_of
 
+#: How long the trainings of a run wait to be counted, so that the page gets what it shows first.
+COUNT_AFTER_S = 1.0
 #: How often the file is looked at while somebody follows it, and how often a silent stream shows that it lives.
 LOOK_S, SIGN_OF_LIFE_S = 0.25, 15.0
 #: Bytes of events in one message, as a rule; a longer line is a message of its own. A browser that is further behind
@@ -76,6 +78,7 @@ class Followed:
         return self._whole[1]
 
     async def _count(self) -> None:
+        await asyncio.sleep(COUNT_AFTER_S)
         with contextlib.suppress(DataError):  # the next reader is told
             found = await asyncio.to_thread(self.story.count)
             async with self._reading:

@@ -63,7 +63,10 @@ def test_a_damaged_run_stays_in_the_list(tmp_path: Path) -> None:
     assert "cannot be read" in glance("a", RunDirectory(tmp_path / "a")).title
 
 
-async def test_the_whole_of_a_run_has_curves_sites_clients_and_troubles(tmp_path: Path) -> None:
+async def test_the_whole_of_a_run_has_curves_sites_clients_and_troubles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("top_server.web.following.COUNT_AFTER_S", 0.0)
     long_run(tmp_path / "a", rounds=40, clients=30, nodes=2)
     async with client(tmp_path) as browser:
         first = (await browser.get("run.json?run=a")).json()

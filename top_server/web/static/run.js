@@ -58,8 +58,11 @@ function sentence(one) {
   const when = one.last ? one.first === one.last ? `, round ${one.last}` : `, rounds ${one.first} to ${one.last}` : "";
   const times = one.times > 1 ? ` (${one.times} times)` : "";
   const reason = one.reason ? `: ${one.reason}` : "";
-  return `${list(one.whos)}: ${one.what}${times}${when}${reason}${one.remedy ? `. What to do: ${one.remedy}.` : ""}`;
+  const what = one.whos.length > 1 ? several(one.what) : one.what;
+  return `${list(one.whos)}: ${what}${times}${when}${reason}${one.remedy ? `. What to do: ${one.remedy}.` : ""}`;
 }
+
+const several = (what) => what.replace(/^was /, "were ").replace(/^is /, "are ").replace(/^has /, "have ");
 
 /** "client 0", or "clients 0, 3, 5 and 4 more". */
 function list(whos) {
