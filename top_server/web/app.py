@@ -84,7 +84,7 @@ class Pages:
     async def run(self, request: Request) -> Response:
         """One run."""
         name = request.query_params.get("run", "")
-        self._of(request)
+        self._of(request).begin_reading()  # while the browser loads its scripts
         return self._page("run", name=visible(name))
 
     async def compare(self, _: Request) -> Response:

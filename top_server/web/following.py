@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from fedgsp.errors import DataError
+from fedgsp.errors import DataError, UserError
 from fedgsp.files import open_file
 from fedgsp.visible import visible
 from top_server.record.directory import RunDirectory
@@ -51,11 +51,21 @@ class Followed:
         self.story = Story(directory, orjson.loads)
         self._reading = asyncio.Lock()
         self._whole: tuple[object, bytes] = (None, b"")
+        self._first: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._messages: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._grown = asyncio.Event()
         self._followers = 0
         self.state = State()
+
+    def begin_reading(self) -> None:
+        """Begins to read a run that was not read before; whoever asks for it later is told of errors."""
+        if not self.story.offset and self._first is None:
+            self._first = asyncio.create_task(self._read_first(), name="read a run")
+
+    async def _read_first(self) -> None:
+        with contextlib.suppress(UserError):
+            await self.whole()
 
     async def whole(self) -> bytes:
         """What the record says now, as JSON; raises UserError if it cannot be read.
