@@ -22,6 +22,7 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
+from fedgsp.settings.web import WebSettings
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
 from top_server.ending import run_recorded
@@ -180,11 +181,16 @@ def _play(
     from top_server.resume import state
     from top_server.tracking.following import tracked
     from top_server.view.watching import watching
+    from top_server.web import beside
 
     code = 1
     with Journal(directory) as journal:
         try:
-            with watching(journal, directory, json), tracked(journal, directory, _trackers(settings)):
+            with (
+                beside.shown(settings, directory),
+                watching(journal, directory, json),
+                tracked(journal, directory, _trackers(settings)),
+            ):
                 code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)
@@ -226,6 +232,30 @@ def report(
     target = out or (run_dirs[0] / "report.html" if len(run_dirs) == 1 else Path("report.html"))
     page.write(run_dirs, target, pictures)
     typer.echo(target)
+
+
+@app.command()
+@with_flags(WebSettings, {})
+def web(
+    context: typer.Context,
+    runs_dir: Annotated[Path, typer.Argument(help="a folder with directories of runs, or the directory of one run")],
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
+    **_settings: Any,
+) -> None:
+    """Show recorded runs, and runs that are being played, on a web page. It is only read."""
+    settings = settled(WebSettings, None, given(context, WebSettings), {})
+    logs.configure(verbose)
+    from top_server.federation.opening import certify  # here: --help needs no gRPC
+
+    certify(settings)
+    credentials = tls.load(settings.tls_files)
+    if credentials:
+        credentials.check_is(Role.TOP_SERVER, Role.OPERATOR)
+    from top_server.web.runs import Runs
+    from top_server.web.serving import serve
+
+    raise typer.Exit(lifecycle.run(serve(Runs(runs_dir), settings, credentials, typer.echo)))
 
 
 @app.command()

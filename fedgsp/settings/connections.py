@@ -17,7 +17,7 @@ CONNECTIONS = "Connections"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
+class TlsFlags:
     """The files of mutual TLS."""
 
     tls_ca: Path | None = setting(
@@ -33,6 +33,26 @@ class TlsSettings:
     tls_key: Path | None = setting(
         None, "PEM file of the private key of --tls-cert", metavar="FILE", panel=CONNECTIONS
     )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
+        given = tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+        folder, flag = self.folder_of_tls
+        if given and folder:
+            raise ConfigError(f"{flag} and --tls flags are given", f"drop {flag}, or the three --tls flags")
+        return given or folder
+
+    @property
+    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
+        """The files of mutual TLS in a folder that FedGSP keeps, if there is one, and the flag that names it."""
+        return None, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings(TlsFlags):
+    """The files of mutual TLS, or the permission to do without."""
+
     insecure: bool = setting(
         False,
         "allow connections without TLS; everybody who can reach the ports may then join, and read and change models",
@@ -51,20 +71,6 @@ class TlsSettings:
             value, service = getattr(self, name) or "", one.metadata.get("service")
             if value and (one.metadata.get("address") or (service and value.startswith(service))):
                 check_cleartext(flag(name), value.removeprefix(service or ""), self.insecure)
-
-    @property
-    def tls_files(self) -> TlsFiles | None:
-        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
-        given = tls_files(self.tls_ca, self.tls_cert, self.tls_key)
-        folder, flag = self.folder_of_tls
-        if given and folder:
-            raise ConfigError(f"{flag} and --tls flags are given", f"drop {flag}, or the three --tls flags")
-        return given or folder
-
-    @property
-    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
-        """The files of mutual TLS in a folder that FedGSP keeps, if there is one, and the flag that names it."""
-        return None, ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from fedgsp.settings.identities import FederationSettings
+from fedgsp.settings.web import check_web
 
 WATCHING = "Watching"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings(FederationSettings):
-    """Settings of trackers and of the door for monitoring. None of them affects results."""
+    """Settings of the web page, of trackers, and of the door for monitoring. None of them affects results."""
 
     track: tuple[str, ...] = setting(
         (),
@@ -29,6 +30,15 @@ class WatchSettings(FederationSettings):
         options_of="track",
         may_change=True,
         metavar="NAME.KEY=VALUE",
+        panel=WATCHING,
+    )
+    web: str | None = setting(
+        None,
+        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback it needs TLS, and"
+        " shows itself to holders of a certificate of an operator",
+        metavar="HOST:PORT",
+        address=True,
+        may_change=True,
         panel=WATCHING,
     )
     metrics: str | None = setting(
@@ -51,6 +61,7 @@ class WatchSettings(FederationSettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         FederationSettings.check_together(self)
+        check_web("--web", self.web, self.tls_files)
         if self.metrics is not None:
             check_address("--metrics", self.metrics)
             if leaves_machine(self.metrics) and self.tls_files is None:

@@ -12,6 +12,7 @@ from fedgsp.access import Caller
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.settings.run import RunConfig
+from fedgsp.settings.web import WebSettings
 from fedgsp.tickets import Door, Verb
 from top_server.managers.pool import ManagerPool
 from top_server.nodes.membership import Membership
@@ -70,7 +71,7 @@ class Federated:
             yield
 
 
-def certify(config: RunConfig) -> None:
+def certify(config: RunConfig | WebSettings) -> None:
     """Gives the top server its certificate, if it has a federation; raises ConfigError or DataError."""
     files = config.tls_files
     if config.federation is not None and files is not None:

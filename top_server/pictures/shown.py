@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def shown(run_dir: Path) -> Shown:
     return Shown(
         rows,
         evaluated,
-        groups_by_round(directory, rows),
+        groups_by_round(rows, lambda: teams_of(directory)),
         names_of(directory),
         further_metrics(evaluated),
         read_distances(directory.distances),
@@ -134,30 +135,37 @@ class Groups:
         return max(len(self.rounds), len(self.clients)) > _NARROW
 
 
-def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
+def groups_by_round(
+    rows: Rows, teams: Callable[[], Mapping[int, list[list[int]]]], most_clients: int = _MOST_CLIENTS
+) -> Groups | None:
     """The partitions in the history, else the groups that trained according to the events; None without either.
 
-    The history has partitions if groups or clients have models of their own, or if all clients train. The colour of
+    `teams` reads the groups of the events. The history has partitions if groups or clients have models of their own,
+    or if all clients train. The colour of
     such a group is that of its first member, so that a lasting group keeps its colour. Groups of other schemes are new
-    in each round: their colour is their number, and `_MOST_ROUNDS` and `_MOST_CLIENTS` limit what is drawn.
+    in each round: their colour is their number, and `_MOST_ROUNDS` and `most_clients` limit what is drawn.
     """
     first, last = rows[0]["round"], rows[-1]["round"]
-    partitions = {row["round"]: row["partition"] for row in rows if row.get("partition")}
-    if partitions:
+    if partitions := teams_by_round(rows):
         rounds = range(first, last + 1)
         clients, image = group_image([partitions.get(number) for number in rounds], by_member=True)
         return Groups(rounds, clients, image, "a group has the colour of its first member")
     rounds = range(max(first, last - _MOST_ROUNDS + 1), last + 1)
-    teams = teams_of(directory)
-    clients, image = group_image([teams.get(number) for number in rounds], by_member=False)
+    trained = teams()
+    clients, image = group_image([trained.get(number) for number in rounds], by_member=False)
     if not clients:
         return None
-    shown = np.unique(np.linspace(0, len(clients) - 1, _MOST_CLIENTS).round().astype(int))
+    shown = np.unique(np.linspace(0, len(clients) - 1, most_clients).round().astype(int))
     title = (
         f"{share(len(shown), len(clients), 'client')}, {share(len(rounds), last - first + 1, 'round')}:"
         " a colour is a group of its round, white did not train"
     )
     return Groups(rounds, [clients[row] for row in shown], image[shown], title)
+
+
+def teams_by_round(rows: Rows) -> dict[int, list[list[int]]]:
+    """The groups of each round, by the history; empty if it has none."""
+    return {row["round"]: row["partition"] for row in rows if row.get("partition")}
 
 
 def teams_of(directory: RunDirectory) -> dict[int, list[list[int]]]:
@@ -167,6 +175,11 @@ def teams_of(directory: RunDirectory) -> dict[int, list[list[int]]]:
     except DataError as error:
         logger.warning("groups are not drawn: %s", error)
         return {}
+    return started_teams(events)
+
+
+def started_teams(events: Iterable[Mapping[str, Any]]) -> dict[int, list[list[int]]]:
+    """As `teams_of`, of events that were read before."""
     started = [event for event in events if event.get("event") == "round_started" and event.get("teams") is not None]
     return {event["round"]: event["teams"] for event in started}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedgsp.scoring import ACCURACY
 from fedgsp.words import counted
 from top_server.pictures.distances import literal, name_clients
 from top_server.pictures.run import PANELS, pyplot
-from top_server.pictures.shown import Shown, shown, teams_of
+from top_server.pictures.shown import Shown, shown, teams_by_round, teams_of
 from top_server.record.directory import RunDirectory
 from top_server.report.comparison import Curve, Variant, band
 
@@ -81,7 +81,8 @@ def charts_of(run_dir: Path, prefix: str) -> Iterator[Chart]:
     for name in (name for name, is_there in there.items() if is_there):
         wide = name == "groups" and run.groups is not None and run.groups.wide
         yield _chart(prefix, name, partial(_draw_panel, name=name, run=run), _WIDE if wide else _NARROW)
-    if (pairs := together(run, RunDirectory(run_dir))) is not None:
+    teams = teams_by_round(run.rows) or teams_of(RunDirectory(run_dir))
+    if (pairs := together(teams)) is not None:
         yield _chart(prefix, "together", partial(_draw_together, run=run, clients=pairs[0], pairs=pairs[1]))
 
 
@@ -95,12 +96,11 @@ def comparing(found: Sequence[Variant]) -> Iterator[Chart]:
     yield _chart("compared", "loss", lambda axes: _bands(axes, found, lambda one: one.losses, "loss", 1))
 
 
-def together(run: Shown, directory: RunDirectory) -> tuple[list[int], NDArray[np.int64]] | None:
+def together(teams: Mapping[int, list[list[int]]]) -> tuple[list[int], NDArray[np.int64]] | None:
     """Clients, ascending, and in how many rounds each two of them trained in one group; None if nobody knows.
 
-    Of more than `_MOST_CLIENTS` clients the first ones are taken.
+    `teams` has the groups of each round. Of more than `_MOST_CLIENTS` clients the first ones are taken.
     """
-    teams = {row["round"]: row["partition"] for row in run.rows if row.get("partition")} or teams_of(directory)
     clients = sorted({client for groups in teams.values() for group in groups for client in group})[:_MOST_CLIENTS]
     if len(clients) < 2:
         return None

@@ -18,7 +18,7 @@ from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
-from top_server.pictures.shown import Rows, names_of
+from top_server.pictures.shown import Rows
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Line
 from top_server.record.scores import score_of, scored_by, scores_of
@@ -27,12 +27,26 @@ from top_server.report.story import Story, Trainings
 from top_server.report.troubles import Trouble, is_trouble, troubles
 from top_server.view.lines import describe, size
 
+_AGAIN = "top-server --resume"
+#: What is known of a top server that recorded no end.
+_KILLED = (
+    "it was killed, or its machine stopped or had no memory left, or its disk was full: its record has no end, and"
+    " nobody writes it"
+)
+_AFTER_KILL = f"look into the log of the machine for the reason (journalctl -k), then continue with {_AGAIN}"
 #: Events at which a top server stops.
 _ENDS = ("run_finished", "run_failed", "run_stopped")
 #: Lines of troubles that a report shows, at most: the last ones.
 MOST_LINES = 300
 #: Troubles on the first screen of a run that did not finish.
 LAST_TROUBLES = 5
+
+#: What stands in the columns of two tables.
+CLIENT_HEADS = ("client", "node", "training samples", "trainings", "skipped", "score at the end")
+NODE_HEADS = (
+    *("node", "clients", "device", "torch", "other nodes dial it at", "weights fetched", "of these travelled"),
+    *("joined (UTC)", "left"),
+)
 
 Table = list[tuple[str, ...]]
 
@@ -65,9 +79,9 @@ class Facts:
     costs: Table
     #: Flag and value of every setting that is not the default.
     chosen: Table
-    #: Node, clients, device, torch, bytes fetched and travelled, when it came, and how it left.
+    #: As NODE_HEADS says.
     nodes: Table
-    #: Client, node, samples, trainings, times skipped, and its score after the last evaluation.
+    #: As CLIENT_HEADS says.
     clients: Table
     troubles: Sequence[Trouble]
     #: Time and text of what went wrong, the last `MOST_LINES`.
@@ -83,24 +97,27 @@ def facts(run_dir: Path) -> Facts:
     return told(Story(RunDirectory(run_dir)))
 
 
-def told(story: Story) -> Facts:
-    """As `facts`, of a story that may have been read before; reads what is new."""
+def told(story: Story, lives: bool | None = None, count: bool = True) -> Facts:
+    """As `facts`, of a story that may have been read before; reads what is new.
+
+    `lives` says whether its top server runs, None if nobody knows; `count` as in `Story.read`.
+    """
     directory = story.directory
     try:
-        story.read()
-        return _facts(directory, story)
+        story.read(count)
+        return _facts(directory, story, lives)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise DataError(f"the record in {directory.path} is damaged: {error!r}", "restore its files") from None
 
 
-def _facts(directory: RunDirectory, story: Story) -> Facts:
+def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:
     config = load(RunConfig, directory.config)
     try:
         text = read_text(directory.config)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{directory.config} cannot be read: {reason_of(error)}", "restore the file") from None
     events, rows = story.events, story.rows
-    names = names_of(directory)
+    names = story.names
     lines: Table = list(_lines(events, names))
     evaluated = [row for row in rows if row.get("loss") is not None or score_of(row) is not None]
     return Facts(
@@ -108,7 +125,7 @@ def _facts(directory: RunDirectory, story: Story) -> Facts:
         config=config,
         settings=text,
         rows=rows,
-        ending=ending(events, rows),
+        ending=ending(events, len(rows), lives),
         names=names,
         result=_result(rows, evaluated),
         costs=_costs(rows, story.trainings),
@@ -122,11 +139,14 @@ def _facts(directory: RunDirectory, story: Story) -> Facts:
     )
 
 
-def ending(events: Sequence[Line], rows: Rows) -> Ending:
-    """How the run ended, by its events."""
+def ending(events: Sequence[Line], rounds: int, lives: bool | None = None) -> Ending:
+    """How the run ended after so many `rounds`, by its events.
+
+    `lives` says whether its top server runs, None if nobody knows.
+    """
     told = [event for event in events if event.get("event") in (*BEGINS, *_ENDS)]
     last: Mapping[str, Any] = told[-1] if told else {}
-    played = f"after {counted(len(rows), 'round')}" if rows else "before its first round was finished"
+    played = f"after {counted(rounds, 'round')}" if rounds else "before its first round was finished"
     match last.get("event"):
         case "run_finished":
             early = next((event for event in events if event.get("event") == "stopped_early"), None)
@@ -136,15 +156,25 @@ def ending(events: Sequence[Line], rows: Rows) -> Ending:
             reason, remedy = (visible(str(last.get(name) or "")) for name in ("reason", "remedy"))
             return Ending("failed", f"The run failed {played}.", reason, remedy)
         case "run_stopped":
-            return Ending("stopped", f"The run was stopped {played}.", "", "top-server --resume continues it")
-        case None:
-            return Ending("open", f"The run has not begun: it waits for nodes, or its top server ended {played}.")
+            return Ending("stopped", f"The run was stopped {played}.", _stopped(last), f"{_AGAIN} continues it")
+    if lives:
+        return Ending("open", "The run is playing." if told else "The run has not begun: it waits for nodes.")
+    if lives is False:
+        return Ending("failed", f"The top server ended without a word, {played}.", _KILLED, _AFTER_KILL)
+    if not told:
+        return Ending("open", f"The run has not begun: it waits for nodes, or its top server ended {played}.")
     return Ending(
         "open",
         f"The run has no end yet: it is playing, or its top server was killed {played}.",
         "",
-        "if it does not run any more, continue it with top-server --resume",
+        f"if it does not run any more, continue it with {_AGAIN}",
     )
+
+
+def _stopped(event: Mapping[str, Any]) -> str:
+    code = event.get("code")
+    who = {130: "Ctrl-C (SIGINT)", 143: "SIGTERM, as an operator, systemd or the system sends it"}
+    return f"it got {who.get(code, 'a signal')}; exit code {code}" if type(code) is int else ""
 
 
 def _lines(events: Sequence[Line], names: Mapping[int, str]) -> Iterator[tuple[str, str]]:
@@ -214,7 +244,7 @@ def _nodes(events: Sequence[Line], trainings: Trainings) -> Table:
         name = visible(str(event.get("node")))
         if event.get("event") == "node_joined":
             came = visible(str(event.get("time", "")))[:19].replace("T", " ")
-            known = [visible(str(event.get(field) or "")) for field in ("clients", "device", "torch")]
+            known = [visible(str(event.get(field) or "")) for field in ("clients", "device", "torch", "address")]
             moved = [size(one[str(event.get("node"))]) for one in (trainings.fetched, trainings.travelled)]
             found[name] = (name, *known, *moved, came, "")
         elif event.get("event") == "node_left" and name in found:

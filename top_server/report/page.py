@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fedgsp.errors import ConfigError
 from top_server.report.charts import Chart, charts_of, comparing
 from top_server.report.comparison import rows_of, variants
-from top_server.report.facts import LAST_TROUBLES, facts
+from top_server.report.facts import CLIENT_HEADS, LAST_TROUBLES, NODE_HEADS, facts
 
 _TEMPLATE = "report.html.jinja"
 
@@ -32,6 +32,8 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
         variants=rows_of(found) if len(runs) > 1 else [],
         compared=compared,
         last_troubles=LAST_TROUBLES,
+        client_heads=CLIENT_HEADS,
+        node_heads=NODE_HEADS,
     )
     try:
         out.write_text(text, encoding="utf-8")

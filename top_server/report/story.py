@@ -6,8 +6,9 @@ Single trainings are only counted: a long run has a million of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from top_server.record.journal import Line
 Parse = Callable[[bytes], Any]
 #: Bytes that are read at once.
 _BLOCK = 1 << 22
+#: What stands in the line of a single training, and how far from its begin, at most.
+_TRAINING, _KIND_WITHIN = b'"event": "hop_finished"', 80
 
 
 @dataclass(slots=True)
@@ -48,6 +51,17 @@ class Trainings:
             self.times[client] += 1
             self.nodes[client], self.samples[client] = node, event.get("samples")
 
+    def before(self, later: Trainings) -> Trainings:
+        """These trainings, and later ones."""
+        return Trainings(
+            self.times + later.times,
+            self.seconds + later.seconds,
+            self.nodes | later.nodes,
+            self.samples | later.samples,
+            self.fetched + later.fetched,
+            self.travelled + later.travelled,
+        )
+
 
 class Grown:
     """A file of JSON lines from which only the lines are read that are new."""
@@ -58,10 +72,11 @@ class Grown:
         #: Bytes that were read: all before is complete lines.
         self.offset = 0
 
-    def new(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def new(self, trainings: bool | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """The objects in the new complete lines, each with the offset at which its line begins.
 
-        Raises DataError if the file cannot be read, or if a line is not a JSON object.
+        With `trainings` true, the events of single trainings alone, and with false, all others. Raises DataError if
+        the file cannot be read, or if a line is not a JSON object.
         """
         rest = b""
         try:
@@ -69,9 +84,11 @@ class Grown:
                 file.seek(self.offset)
                 while block := file.read(_BLOCK):
                     *lines, rest = (rest + block).split(b"\n")
-                    for line in lines:
-                        begins, self.offset = self.offset, self.offset + len(line) + 1
-                        yield begins, self._object(line, begins)
+                    begins = list(accumulate((len(line) + 1 for line in lines), initial=self.offset))
+                    for place, line in _of_kind(lines, trainings):
+                        self.offset = begins[place + 1]
+                        yield begins[place], self._object(line, begins[place])
+                    self.offset = begins[-1]
         except OSError as error:
             raise DataError(f"{self._path} cannot be read: {error.strerror}", "give the directory of a run") from None
 
@@ -113,6 +130,9 @@ class Story:
         self.events: list[Line] = []
         self.rows: Rows = []
         self.trainings = Trainings()
+        self._uncounted = 0
+        #: What people call clients; only clients that have names.
+        self.names: dict[int, str] = {}
         #: Round -> offset in events.jsonl at which its last beginning stands.
         self.begins: dict[int, int] = {}
 
@@ -121,14 +141,24 @@ class Story:
         """Bytes of events.jsonl that were read."""
         return self._of_events.offset
 
-    def read(self) -> bool:
+    @property
+    def counted(self) -> bool:
+        """Whether `trainings` has all trainings that were read."""
+        return not self._uncounted
+
+    def read(self, count: bool = True) -> bool:
         """Reads what is new, and says whether there was anything; raises DataError.
 
-        A resumed run may have removed rows of its history.
+        Without `count`, what was never read before is read without its single trainings, which take most of the time;
+        `count` reads them later. A resumed run may have removed rows of its history.
         """
         if self._of_events.was_cut():
             self._begin()
         before = self.offset, len(self.rows)
+        if not count and not self.offset:
+            for begins, event in self._of_events.new(trainings=False):
+                self._take(event, begins)
+            self._uncounted = self.offset
         for begins, event in self._of_events.new():
             self._take(event, begins)
         if self._of_history.was_cut():
@@ -137,12 +167,28 @@ class Story:
             self.rows += [row for _, row in self._of_history.new()]
         return before != (self.offset, len(self.rows))
 
+    def count(self) -> Trainings:
+        """The trainings that were left out, for `add_counted`. May run while another thread reads."""
+        found = Trainings()
+        for begins, event in Grown(self.directory.events, self._parse).new(trainings=True):
+            if begins >= self._uncounted:
+                break
+            found.add(event)
+        return found
+
+    def add_counted(self, found: Trainings) -> None:
+        """Takes the trainings that were left out."""
+        self.trainings = found.before(self.trainings)
+        self._uncounted = 0
+
     def _take(self, event: Line, begins: int) -> None:
         kind = event.get("event")
         if kind == "hop_finished":
             self.trainings.add(event)
             return
         self.events.append(event)
+        if isinstance(named := event.get("names"), dict):
+            self.names |= {int(one): name for one, name in named.items() if one.isdecimal() and isinstance(name, str)}
         if kind == "round_started" and type(event.get("round")) is int:
             self.begins[event["round"]] = begins
         elif kind == "run_resumed":
@@ -151,3 +197,10 @@ class Story:
     def _forget_history(self) -> None:
         self._of_history = Grown(self.directory.history, self._parse)
         self.rows = []
+
+
+def _of_kind(lines: Sequence[bytes], trainings: bool | None) -> list[tuple[int, bytes]]:
+    """The lines with their places; all, or those of trainings, or the others. A long run has a million of them."""
+    if trainings is None:
+        return list(enumerate(lines))
+    return [(place, line) for place, line in enumerate(lines) if (_TRAINING in line[:_KIND_WITHIN]) is trainings]

@@ -9,6 +9,7 @@ from typing import Any
 from fedgsp.visible import visible
 from fedgsp.words import with_name
 from top_server.record.journal import Line
+from top_server.report.remedies import remedy_of
 
 #: Kind of event -> what it means, for people.
 TROUBLES = {
@@ -21,6 +22,7 @@ TROUBLES = {
     "not_compared": "was not compared with others",
     "rerouted": "got its model another way",
     "node_left": "left",
+    "node_joined": "has another file of the task than other nodes",
     "node_refused": "was refused",
     "node_revoked": "was revoked",
     "identity_used_twice": "was connected twice",
@@ -59,6 +61,8 @@ class Trouble:
     last: int
     #: The reason that was given last.
     reason: str
+    #: What a person can do.
+    remedy: str = ""
 
     @property
     def rounds(self) -> str:
@@ -69,7 +73,12 @@ class Trouble:
 
 
 def is_trouble(event: Mapping[str, Any]) -> bool:
-    """Whether something went wrong. A node that was dismissed at the end of the run has only done its duty."""
+    """Whether something went wrong.
+
+    A node that was dismissed at the end of the run has only done its duty, and most nodes join with the same task.
+    """
+    if event.get("event") == "node_joined":
+        return event.get("differs_from") is not None
     return event.get("event") in TROUBLES and event.get("reason") != "dismissed"
 
 
@@ -81,9 +90,16 @@ def troubles(events: Iterable[Line], names: Mapping[int, str]) -> list[Trouble]:
         number = _number(event.get("round"))
         for who in _whom(event, names):
             before = found.get((who, what), Trouble(who, what, 0, number, number, ""))
-            reason = visible(str(event.get("reason") or event.get("remedy") or before.reason))
-            found[who, what] = Trouble(who, what, before.times + 1, before.first or number, number, reason)
+            reason = visible(str(event.get("reason") or event.get("remedy") or before.reason or _other_file(event)))
+            found[who, what] = Trouble(
+                who, what, before.times + 1, before.first or number, number, reason, remedy_of(event)
+            )
     return sorted(found.values(), key=lambda one: -one.times)
+
+
+def _other_file(event: Mapping[str, Any]) -> str:
+    other = event.get("differs_from")
+    return f"its file has digest {event.get('task_digest')}, unlike that of node {other}" if other else ""
 
 
 def _whom(event: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:

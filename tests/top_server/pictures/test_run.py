@@ -17,7 +17,7 @@ from fedgsp.settings.run import RunConfig
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
 from top_server.pictures.run import draw, panels
-from top_server.pictures.shown import gains_over, group_image, groups_by_round, last_partition, names_of
+from top_server.pictures.shown import gains_over, group_image, groups_by_round, last_partition, names_of, teams_of
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -103,7 +103,7 @@ def one_model(path: Path, teams: Mapping[int, list[list[int]]]) -> Path:
 
 
 def groups_of(path: Path) -> Any:
-    return groups_by_round(RunDirectory(path), read_lines(path / "history.jsonl"))
+    return groups_by_round(read_lines(path / "history.jsonl"), lambda: teams_of(RunDirectory(path)))
 
 
 def test_of_one_global_model_the_groups_that_trained_are_drawn_by_their_number(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedgsp.settings.files import dump, parse
 from fedgsp.settings.run import RunConfig
 from tests.support.finished_runs import BEGAN, history, row
 from top_server.cli import app
-from top_server.pictures.shown import shown
+from top_server.pictures.shown import teams_of
 from top_server.record.directory import RunDirectory
 from top_server.report.charts import charts_of, together
 from top_server.report.comparison import band, rows_of, variants
@@ -82,7 +82,7 @@ def test_a_finished_run_is_told_with_its_figures_costs_settings_and_charts(tmp_p
     assert ("time of all trainings together", "3.0 s") in found.costs
     assert ("--learning-rate", "0.25") in found.chosen
     assert found.clients[0] == ("0", "a", "40", "2", "", "40.00 %")
-    assert found.nodes == [("a", "3", "cpu", "2.13.0", "0 B", "0 B", "2026-01-01 00:00:00", "")]
+    assert found.nodes == [("a", "3", "cpu", "2.13.0", "", "0 B", "0 B", "2026-01-01 00:00:00", "")]
     assert [chart.name for chart in charts_of(run, "x")] == ["x-score", "x-loss", "x-groups", "x-together"]
     text = report(tmp_path, run)
     assert text.count("<img ") == 4
@@ -129,10 +129,10 @@ def test_a_run_without_an_end_says_on_its_first_screen_why_and_what_to_do(
 def test_what_came_after_a_failure_counts() -> None:
     failed = {"event": "run_failed", "reason": "full", "remedy": "make room", "code": 6}
     told = events(STARTED, failed, {**STARTED, "event": "run_resumed"})
-    assert ending(told, []).kind == "open"
-    assert ending([*told, FINISHED], two_rounds()).title == "The run is finished, after 2 rounds."
+    assert ending(told, 0).kind == "open"
+    assert ending([*told, FINISHED], 2).title == "The run is finished, after 2 rounds."
     early = {"event": "stopped_early", "round": 4, "best": 3}
-    assert "no validation score was better than that of round 3" in ending([*told, early, FINISHED], []).title
+    assert "no validation score was better than that of round 3" in ending([*told, early, FINISHED], 0).title
 
 
 def test_the_same_trouble_of_the_same_client_is_one_row_with_its_last_reason() -> None:
@@ -149,7 +149,7 @@ def test_the_same_trouble_of_the_same_client_is_one_row_with_its_last_reason() -
 @pytest.mark.parametrize("kind", TROUBLES)
 @pytest.mark.parametrize("damage", [{}, {"round": "x", "client": "y", "clients": "z", "group": None, "reason": 3}])
 def test_no_event_of_a_trouble_is_too_odd_for_the_report(kind: str, damage: dict[str, Any], tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", STARTED, {"event": kind, **damage})
+    run = recorded(tmp_path / "run", STARTED, {"event": kind, "differs_from": "x", **damage})
     (found,) = facts(run).troubles
     assert found.who
     assert found.what == TROUBLES[kind]
@@ -207,7 +207,7 @@ def test_a_band_has_the_rounds_that_all_curves_have_and_holds_their_mean(curves:
 
 def test_pairs_are_counted_in_groups_that_trained_where_the_history_has_no_partition(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", STARTED, trained(1, [0, 1], [2]), trained(2, [0, 1, 2]), rows=two_rounds())
-    found = together(shown(run), RunDirectory(run))
+    found = together(teams_of(RunDirectory(run)))
     assert found is not None
     clients, pairs = found
     assert clients == [0, 1, 2]

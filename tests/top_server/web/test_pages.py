@@ -1,0 +1,183 @@
+"""The pages and the data of the web page, as a browser gets them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedgsp.errors import DataError
+from fedgsp.settings.files import dump, parse
+from fedgsp.settings.run import RunConfig
+from tests.support.finished_runs import finished, history, row
+from tests.support.recordings import long_run
+from tests.support.web import client
+from top_server.record.directory import RunDirectory
+from top_server.report.story import Story
+from top_server.web.pictures import pairs, png
+from top_server.web.runs import Runs, glance
+
+SHORT: dict[str, Any] = {"rounds": 3, "clients": 20, "nodes": 2}
+
+
+async def got(folder: Path, path: str) -> Any:
+    async with client(folder) as browser:
+        answer = await browser.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def test_a_folder_lists_its_runs_with_what_became_of_them(tmp_path: Path) -> None:
+    long_run(tmp_path / "sweep" / "a", **SHORT)
+    long_run(tmp_path / "b", **SHORT, finished=False)
+    os.utime(tmp_path / "b" / "events.jsonl", (1, 1))
+    (tmp_path / "other").mkdir()
+    listed = (await got(tmp_path, "runs.json")).json()
+    assert [(one["run"], one["kind"], one["round"], one["rounds"]) for one in listed] == [
+        ("sweep/a", "finished", 3, 3),
+        ("b", "failed", 3, 3),
+    ]
+    assert listed[0]["score"].startswith("accuracy ")
+    assert "ended without a word" in listed[1]["title"]  # nobody has the lock of its record
+
+
+async def test_a_folder_that_is_a_run_is_the_only_run(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    assert [one["run"] for one in (await got(tmp_path / "a", "runs.json")).json()] == ["a"]
+
+
+def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere is no folder; give the directory of a run"):
+        Runs(tmp_path / "nowhere")
+
+
+def test_a_damaged_run_stays_in_the_list(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    (tmp_path / "a" / "history.jsonl").write_text('{"round": "x"}\n{]\n')
+    assert "cannot be read" in glance("a", RunDirectory(tmp_path / "a")).title
+
+
+async def test_the_whole_of_a_run_has_curves_sites_clients_and_troubles(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", rounds=40, clients=30, nodes=2)
+    async with client(tmp_path) as browser:
+        first = (await browser.get("run.json?run=a")).json()
+        while not (whole := (await browser.get("run.json?run=a")).json())["counted"]:
+            pass
+    assert first["ending"]["kind"] == "finished"
+    assert first["curves"]["round"] == [*range(1, 41)]
+    assert first["curves"]["score"][0] == pytest.approx(10.0)  # accuracy in percent
+    assert [row[0] for row in whole["nodes"]["rows"]] == ["site-0", "site-1"]
+    assert "site-0.example.org:7001" in whole["nodes"]["rows"][0]
+    assert len(whole["clients"]["rows"]) == 30
+    trained = sum(int(row[3]) for row in whole["clients"]["rows"])
+    assert trained == sum(whole["curves"]["clients_trained"])
+    assert {one["remedy"] for one in whole["troubles"]} >= {
+        "see the log of its node, and start the node again if it has ended"
+    }
+
+
+async def test_a_round_has_its_own_events_and_where_the_next_one_begins(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    async with client(tmp_path) as browser:
+        second, third = [(await browser.get(f"round.json?run=a&round={number}")).json() for number in (2, 3)]
+    assert {event["round"] for event in second["events"]} == {2}
+    assert second["events"][0]["event"] == "round_started"
+    assert len([event for event in second["events"] if event["event"] == "hop_finished"]) == 20
+    assert third["end"] == (tmp_path / "a" / "events.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "what"),
+    [
+        ("run.json?run=b", 404, "there is no run 'b' here"),
+        ("run.json?run=../a", 404, "there is no run '../a' here"),
+        ("run.json", 404, "there is no run '' here"),
+        ("round.json?run=a&round=9", 409, "round 9 has not begun"),
+        ("round.json?run=a&round=x", 400, "round is no number"),
+        ("events?run=a&from=-1", 400, "from is no number"),
+        ("pictures/distances.png?run=a", 404, "the run has no such picture"),
+        ("pictures/other.png?run=a", 404, "the run has no such picture"),
+    ],
+)
+async def test_what_is_not_there_is_told(tmp_path: Path, path: str, status: int, what: str) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    async with client(tmp_path) as browser:
+        answer = await browser.get(path)
+        asked = await browser.get(path, headers={"sec-fetch-dest": "document"})
+    assert answer.status_code == status
+    assert what in answer.json()["error"]
+    if asked.headers["content-type"].startswith("text/html"):
+        assert "All runs" in asked.text
+
+
+async def test_a_damaged_record_is_told_with_its_file_and_place(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    with (tmp_path / "a" / "events.jsonl").open("a") as file:
+        file.write("{]\n")
+    async with client(tmp_path) as browser:
+        answer = await browser.get("run.json?run=a")
+    assert answer.status_code == 409
+    assert "events.jsonl, byte" in answer.json()["error"]
+
+
+async def test_names_with_markup_stay_text_on_the_pages(tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    long_run(tmp_path / name, **SHORT)
+    page = await got(tmp_path, "run?run=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    assert "<img src=x" not in page.text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page.text
+
+
+@pytest.mark.parametrize("path", ["", "run?run=a", "compare?run=a", "static/page.css", "static/uPlot.LICENSE.txt"])
+async def test_pages_name_nothing_of_another_host(tmp_path: Path, path: str) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    page = await got(tmp_path, path)
+    assert "//" not in page.text.replace("// ", "").replace("http://www.w3.org", "")
+
+
+async def test_runs_are_compared_with_their_curves_and_a_row_for_each_variant(tmp_path: Path) -> None:
+    for seed, mean in ((0, 0.5), (1, 0.7)):
+        finished(tmp_path / f"s{seed}", {"rounds": 1, "seed": seed}, mean)
+    finished(tmp_path / "other", {"rounds": 1, "scheme": "hcct"}, 0.9)
+    found = (await got(tmp_path, "compare.json?run=s0&run=s1&run=other")).json()
+    assert [one["curves"]["score"] for one in found["runs"]] == [[50.0], [70.0], [90.0]]
+    assert [(row[0], row[1]) for row in found["rows"]] == [("--scheme fedgsp", "0, 1"), ("--scheme hcct", "0")]
+
+
+def test_a_png_has_the_points_that_were_drawn() -> None:
+    points = np.array([[0, 1, 2], [2, 1, 0]], np.uint8)
+    made = png(points, [(0, 0, 0), (1, 2, 3), (4, 5, 6)])
+    assert struct.unpack(">II", made[16:24]) == (3, 2)
+    begin = made.index(b"IDAT") + 4
+    lines = zlib.decompress(made[begin:])
+    assert lines == bytes([0, 0, 1, 2, 0, 2, 1, 0])
+    assert b"PLTE" + bytes([0, 0, 0, 1, 2, 3, 4, 5, 6]) in made
+
+
+async def test_who_trained_with_whom_is_a_picture(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    for name, size in (("groups", (3, 20)), ("pairs", (20, 20))):
+        image = (await got(tmp_path, f"pictures/{name}.png?run=a")).content
+        assert struct.unpack(">II", image[16:24]) == size
+
+
+def test_a_run_without_a_round_has_no_pictures(tmp_path: Path) -> None:
+    tmp_path.joinpath("config.toml").write_text(dump(parse(RunConfig, tomli_w.dumps({"rounds": 1}), tmp_path)))
+    tmp_path.joinpath("events.jsonl").write_text("")
+    history(tmp_path, [])
+    story = Story(RunDirectory(tmp_path))
+    story.read()
+    assert pairs(story) is None
+
+
+async def test_a_score_of_the_task_is_told_as_it_is(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", {"rounds": 1})
+    history(run, [row(1, {0: 0.5}, scored_by="-mae", score=-2.0, score_per_client={"0": -2.0})])
+    whole = (await got(tmp_path, "run.json?run=a")).json()
+    assert (whole["curves"]["rated_by"], whole["curves"]["score"]) == ("mae", [2.0])

@@ -1,0 +1,62 @@
+"""What a person can do about what went wrong in a run, by the kind of the event and the code of the failure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_LOG = "see the log of its node"
+_NETWORK = "see the network between the machines, and the logs of both nodes"
+_SAME_TASK = "give its node the task, the options and the versions of the other nodes"
+#: Name of a failure code -> what to do about a client that was skipped for it.
+_OF_CODES = {
+    "UNREACHABLE": "see whether its node runs, and the network between the machines",
+    "NODE_LOST": f"{_LOG}, and start the node again if it has ended",
+    "STALLED": f"{_LOG}; if one batch takes minutes there, raise --stall-timeout",
+    "POLICY": "ask the owner of its node: the reason names the flag that would allow it",
+    "NO_SUCH_MODEL": f"{_LOG}: it was started again, or has no room for models",
+    "CUT_SHORT": _NETWORK,
+    "BAD_STREAM": _NETWORK,
+    "WRONG_DIGEST": _NETWORK,
+    "TOO_LONG": f"see the memory and the disk of its node; {_SAME_TASK}",
+    "WRONG_SHAPES": _SAME_TASK,
+    "NOT_FINITE": "lower --learning-rate or give --clip-norm; if it is this client alone, look at its data",
+    "LONG_UPDATE": "look at the data of the client; --update-norm-limit sets the limit",
+    "TASK_RAISED": f"correct the task or the data: the reason, or {_LOG.removeprefix('see ')}, names file and line",
+    "DISPUTED": "ask the owners of both nodes: one of them tells something wrong",
+    "BAD_RECEIPT": "see whether its node is of the version of the others, and who runs it",
+    "CERTIFICATE_EXPIRED": "give its node a new certificate; it comes back by itself",
+}
+#: Kind of event -> what to do.
+_OF_KINDS = {
+    "client_skipped": _LOG,
+    "clients_away": "start its node again, or see its network; it takes part from the next round on",
+    "client_left_out": "correct its task or data; the client takes part again in the next run",
+    "model_lost": f"{_LOG}: it was started again, perhaps without its --state-dir",
+    "model_not_saved": f"{_LOG}; --extend by one round gives the client another try",
+    "update_missing": _LOG,
+    "not_compared": "give the client more samples; until then it counts as unlike all others",
+    "rerouted": "nothing, unless it happens in many rounds: then see the network between the two nodes",
+    "node_left": "see the log of the node, and start it again; it takes part from the next round on",
+    "node_joined": "give all nodes the same file of the task, unless the difference is wanted",
+    "node_refused": "correct what the reason names, then start the node again",
+    "nodes_refused": "see the reasons of the refusals before them",
+    "node_revoked": "invite it again if it is to take part: top-server invite",
+    "identity_used_twice": "revoke the node (top-server revoke), unless you know both addresses",
+    "manager_lost": "nothing if it happened once; otherwise see logs/manager-*.log and the memory of the machine",
+    "group_resumed": "nothing: the group went on",
+    "group_failed": "see why its clients were skipped",
+    "clients_missing": "start their nodes again; they take part from the next round on",
+    "metric_left_out": "let the metric of the task return a number for the data of these clients",
+    "round_failed": "start the nodes again that have left",
+    "round_waits": "start the nodes again, or resume with a smaller --min-clients",
+    "trained_nobody": "see why the clients of the round were skipped",
+    "not_evaluated": "see the logs of the nodes; clients without test samples cannot be evaluated",
+    "initial_model_failed": "correct what the reason names; other clients are asked by themselves",
+    "state_damaged": "see the disk of the run directory; rounds since the state before are played again",
+    "groups_doubted": "change the flags that the reason names, unless these groups are wanted",
+}
+
+
+def remedy_of(event: Mapping[str, Any]) -> str:
+    """What a person can do about what an event tells; empty for kinds that are no trouble."""
+    of_code = _OF_CODES.get(str(event.get("code"))) if event.get("event") == "client_skipped" else None
+    return of_code or _OF_KINDS.get(str(event.get("event")), "")

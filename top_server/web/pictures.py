@@ -1,0 +1,120 @@
+"""Pictures of who trained with whom, and of distances, as PNG images with a palette, drawn point by point."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from top_server.pictures.distances import by_coalition, read_distances
+from top_server.pictures.shown import group_image, last_partition, started_teams, teams_by_round
+from top_server.report.charts import together
+from top_server.report.story import Story
+
+Points = NDArray[np.uint8]
+#: Colours of groups, readable on light and on dark ground, and no two neighbours alike.
+_GROUPS = (
+    *((66, 133, 244), (234, 134, 50), (52, 168, 83), (171, 71, 188), (0, 172, 193), (214, 73, 91)),
+    *((158, 157, 36), (121, 85, 72), (92, 107, 192), (38, 166, 154), (240, 98, 146), (255, 179, 0)),
+)
+#: From few to many.
+_FROM, _TO = (222, 235, 247), (8, 48, 107)
+_STEPS = 200
+_BORDER = (232, 89, 12)
+#: Points along one side of a distance, so that there is room for the border of a coalition.
+_CELL = 8
+
+
+def groups(story: Story) -> bytes | None:
+    """Clients (rows) by rounds (columns): a colour is a group; without a colour a client did not train.
+
+    A group that lasts keeps the colour of its first member.
+    """
+    teams = _teams(story)
+    if not teams:
+        return None
+    rounds = [teams.get(number) for number in range(min(teams), max(teams) + 1)]
+    _, image = group_image(rounds, by_member=bool(teams_by_round(story.rows)))
+    points = np.where(np.isnan(image), 0, np.nan_to_num(image) % len(_GROUPS) + 1).astype(np.uint8)
+    return png(points, [(0, 0, 0), *_GROUPS])
+
+
+def pairs(story: Story) -> bytes | None:
+    """Clients by clients: in how many rounds two trained in one group."""
+    found = together(_teams(story))
+    if found is None:
+        return None
+    _, counts = found
+    scaled = counts / max(1, int(counts.max()))
+    return png(np.where(counts > 0, 1 + np.rint(scaled * (_STEPS - 1)), 0).astype(np.uint8), [(0, 0, 0), *_ramp()])
+
+
+def distances(story: Story) -> bytes | None:
+    """Clients by clients, coalition by coalition, each with a border: how far apart their data are."""
+    read = read_distances(story.directory.distances)
+    if read is None:
+        return None
+    clients, matrix = read
+    ordered, sizes = by_coalition(clients, last_partition(story.rows))
+    place = {client: index for index, client in enumerate(clients)}
+    rows = [place[client] for client in ordered]
+    known = np.clip(np.nan_to_num(matrix[np.ix_(rows, rows)], nan=1.0), 0, 1)
+    points = np.kron(1 + np.rint(known * (_STEPS - 1)), np.ones((_CELL, _CELL))).astype(np.uint8)
+    begin = 0
+    for size in sizes:
+        end = begin + size * _CELL
+        for line in (begin, end - 1):
+            points[line, begin:end] = points[begin:end, line] = _STEPS + 1
+        begin = end
+    return png(points, [(0, 0, 0), *_ramp(), _BORDER])
+
+
+#: Name of a picture -> what draws it; None if the run has nothing to draw.
+PICTURES: Mapping[str, Callable[[Story], bytes | None]] = {"groups": groups, "pairs": pairs, "distances": distances}
+
+
+def described(story: Story) -> dict[str, Any]:
+    """What the pictures show, for their captions, and for those who cannot see them."""
+    teams = _teams(story)
+    clients = sorted({client for found in teams.values() for group in found for client in group})
+    read = read_distances(story.directory.distances)
+    coalitions = [sorted(group) for group in last_partition(story.rows)]
+    return {
+        "first": min(teams, default=0),
+        "last": max(teams, default=0),
+        "clients": clients,
+        "paired": any(len(group) > 1 for found in teams.values() for group in found),
+        "lasting": bool(teams_by_round(story.rows)),
+        "distances": by_coalition(read[0], last_partition(story.rows))[0] if read else [],
+        "coalitions": coalitions if read else [],
+    }
+
+
+def _teams(story: Story) -> dict[int, list[list[int]]]:
+    return teams_by_round(story.rows) or started_teams(story.events)
+
+
+def _ramp() -> list[tuple[int, int, int]]:
+    steps = np.linspace(_FROM, _TO, _STEPS)
+    return [(int(red), int(green), int(blue)) for red, green, blue in steps]
+
+
+def png(points: Points, palette: list[tuple[int, int, int]]) -> bytes:
+    """A PNG image of points (rows, columns) that are places in a palette; place 0 is transparent."""
+    height, width = points.shape
+    lines = np.hstack([np.zeros((height, 1), np.uint8), points])  # each line begins with its filter: none
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes(value for colour in palette for value in colour)),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(lines.tobytes(), 6)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )

@@ -1,0 +1,152 @@
+"""Serves the web page: on loopback at an address with a secret key, elsewhere by TLS to holders of certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import uvicorn
+from cryptography import x509
+from starlette.types import Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fedgsp.addresses import is_near, split_address
+from fedgsp.errors import ConfigError
+from fedgsp.identity import Identity, identity_in
+from fedgsp.lifecycle import beside
+from fedgsp.settings.web import WebSettings
+from fedgsp.tls import Tls, uris_of
+from top_server.federation.opening import certify
+from top_server.operators import OperatorTls
+from top_server.web.app import Pages
+from top_server.web.guard import Guard
+from top_server.web.runs import Runs
+
+logger = logging.getLogger(__name__)
+
+#: Connections at once, bytes of the head of a request, and seconds that a silent connection stays.
+_CONNECTIONS, _MOST_OF_HEAD, _SILENT_S = 1000, 1 << 14, 10
+#: How long streams have to send what is new when the process ends.
+_LAST_WORDS_S = 2
+#: How often the certificate is looked at.
+_CERTIFY_S = 3600.0
+#: The names of loopback in the header Host.
+_NEAR = ("127.0.0.1", "localhost", "[::1]")
+
+
+class _Server(uvicorn.Server):
+    """A server whose process handles signals itself."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Holders:
+    """Who is at the other end of each connection, by its certificate."""
+
+    def __init__(self) -> None:
+        self._of: dict[Any, Identity | None] = {}
+
+    def __call__(self, scope: Scope) -> Identity | None:
+        """Who sent a request; None if its certificate names nobody."""
+        return self._of.get(tuple(scope["client"]))
+
+    def protocol(self) -> type[H11Protocol]:
+        """The class of connections, which note here who is at their other end."""
+        of = self._of
+
+        class Connection(H11Protocol):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                shown = transport.get_extra_info("ssl_object")
+                of[self.client] = identity_in(uris_of(shown)) if shown is not None else None
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                of.pop(self.client, None)
+                super().connection_lost(exc)
+
+        return Connection
+
+
+async def serve(runs: Runs, settings: WebSettings, tls: Tls | None, ready: Callable[[str], None]) -> None:
+    """Serves the runs until this task is cancelled; `ready` gets the address to open, once it can be opened.
+
+    Raises ConfigError if the process cannot listen there. TLS is for addresses beyond loopback alone.
+    """
+    host, port = split_address(settings.listen)
+    near = is_near(host)
+    listening = _bound(host, port, settings.listen)
+    key = secrets.token_urlsafe(24) if near else ""
+    holders, pages = Holders(), Pages(runs)
+    names = {*_NEAR, host} if near or tls is None else names_in(tls.cert)
+    app = Guard(pages.app(), names, key, holders)
+    secure: dict[str, Any] = {}
+    if not near and tls is not None:
+        secure = {"ssl_context_factory": lambda *_: OperatorTls(tls).context}
+    config = uvicorn.Config(
+        app,
+        http=holders.protocol(),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        h11_max_incomplete_event_size=_MOST_OF_HEAD,
+        timeout_keep_alive=_SILENT_S,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
+        **secure,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve([listening]), name="web page")
+    shown = next(iter(settings.host), host) if host in ("0.0.0.0", "*", "[::]") else host
+    path = f"/{key}/" if key else "/"
+    ready(f"{'https' if secure else 'http'}://{shown}:{listening.getsockname()[1]}{path}")
+    try:
+        async with beside(_renewed(settings, tls), "certificate of the web page"):
+            await asyncio.shield(serving)
+    finally:
+        pages.closing.set()
+        server.should_exit = True
+        await serving
+
+
+def _bound(host: str, port: int, address: str) -> socket.socket:
+    plain = "0.0.0.0" if host == "*" else host.strip("[]")
+    try:
+        kind, _, _, _, where = socket.getaddrinfo(plain, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2] if kind == socket.AF_INET else where, family=kind, backlog=128)
+    except OSError as error:
+        raise ConfigError(
+            f"the web page cannot listen at {address}: {error.strerror or error}",
+            "end the process that has that port, or choose another port; port 0 takes any free one",
+        ) from None
+
+
+def names_in(cert: bytes) -> Collection[str]:
+    """The hosts that a certificate (PEM) names, as they stand in the header Host."""
+    try:
+        found = x509.load_pem_x509_certificate(cert).extensions
+        names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return {
+        *(name.lower() for name in names.get_values_for_type(x509.DNSName)),
+        *(f"[{one}]" if one.version == 6 else str(one) for one in addresses),
+    }
+
+
+async def _renewed(settings: WebSettings, tls: Tls | None) -> None:
+    """Renews the certificate of a federation when it is due."""
+    while tls is not None and settings.federation is not None:
+        await asyncio.sleep(_CERTIFY_S)
+        await asyncio.to_thread(certify, settings)
