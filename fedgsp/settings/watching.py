@@ -60,8 +60,8 @@ class WatchSettings(FederationSettings):
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        FederationSettings.check_together(self)
         check_web("--web", self.web, self.tls_files)
+        FederationSettings.check_together(self)
         if self.metrics is not None:
             check_address("--metrics", self.metrics)
             if leaves_machine(self.metrics) and self.tls_files is None:
