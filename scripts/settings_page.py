@@ -71,8 +71,8 @@ def page() -> str:
     parts += _section("top-server", leading, RunConfig, NAMES)
     parts += _section("top-server picture", leading.commands["picture"])
     parts += _section("top-server report", leading.commands["report"])
-    parts += _section("top-server web", leading.commands["web"], WebSettings)
     parts += _section("top-server export", leading.commands["export"])
+    parts += _section("top-server web", leading.commands["web"], WebSettings)
     for command in ("invite", "assign", "revoke", "kubernetes"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
@@ -103,8 +103,11 @@ def _section(
     shown = {flag(one.field) for one in settings} | {"--help"}
     others = [_plain_row(option) for option in command.params if option.opts[0] not in shown]
     lines = [f"## `{name}`\n", f"{command.help}\n"]
-    for panel, rows in [*panels.items(), ("Other flags", others)]:
-        lines += [f"### {panel}: `{name}`\n" if panels else "", *_table(rows)] if rows else []
+    tables = [*panels.items(), ("Other flags", others)]
+    if len(panels) == 1:  # one short table
+        tables = [("", [row for _, rows in tables for row in rows])]
+    for panel, rows in tables:
+        lines += [f"### {panel}: `{name}`\n" if len(tables) > 1 else "", *_table(rows)] if rows else []
     return [line for line in lines if line]
 
 

@@ -1,6 +1,5 @@
 """The command `top-server`."""
 
-import contextlib
 import dataclasses
 import shlex
 import sys
@@ -187,10 +186,11 @@ def _play(
     code = 1
     with Journal(directory) as journal:
         try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(beside.shown(settings, directory))
-                stack.enter_context(watching(journal, directory, json))
-                stack.enter_context(tracked(journal, directory, _trackers(settings)))
+            with (
+                beside.shown(settings, directory),
+                watching(journal, directory, json),
+                tracked(journal, directory, _trackers(settings)),
+            ):
                 code = run_recorded(main(journal), journal)
         except UserError as error:
             code = logs.report(error)

@@ -9,7 +9,7 @@ from fedgsp.tls import Tls, uris_of
 from fedgsp.tls_followed import Followed
 
 #: Who may watch a run. A certificate of the top server counts for every role.
-_WATCH = (Role.OPERATOR, Role.TOP_SERVER)
+WATCH = (Role.OPERATOR, Role.TOP_SERVER)
 
 
 class OperatorTls:
@@ -41,6 +41,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     made = tls.context(ssl.PROTOCOL_TLS_SERVER)
     made.verify_mode = ssl.CERT_REQUIRED
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.set_alpn_protocols(["http/1.1"])
     return made
 
 
@@ -49,4 +50,4 @@ def why_no_operator(connection: Any) -> str:
     found = identity_in(uris_of(connection))
     if found is None:
         return "its certificate names no process of a federation (URI:fedgsp://...)"
-    return "" if found.role in _WATCH else f"{found} is no operator"
+    return "" if found.role in WATCH else f"{found} is no operator"

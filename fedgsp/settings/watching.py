@@ -14,7 +14,7 @@ WATCHING = "Watching"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings(FederationSettings):
-    """Settings of trackers and of the door for monitoring. None of them affects results."""
+    """Settings of the web page, of trackers, and of the door for monitoring. None of them affects results."""
 
     track: tuple[str, ...] = setting(
         (),
@@ -34,11 +34,11 @@ class WatchSettings(FederationSettings):
     )
     web: str | None = setting(
         None,
-        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback only with TLS, to"
-        " certificates of an operator",
-        may_change=True,
+        "show the run on a web page at this address; port 0 takes any free port. Beyond loopback it needs TLS, and"
+        " shows itself to holders of a certificate of an operator",
         metavar="HOST:PORT",
         address=True,
+        may_change=True,
         panel=WATCHING,
     )
     metrics: str | None = setting(

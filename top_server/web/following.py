@@ -18,6 +18,7 @@ import orjson
 from fedgsp.errors import DataError, UserError
 from fedgsp.files import open_file
 from fedgsp.visible import visible
+from fedgsp.within import within
 from top_server.record.directory import RunDirectory
 from top_server.report.facts import told
 from top_server.report.remedies import remedy_of
@@ -156,7 +157,7 @@ class Followed:
                 if closing.is_set():
                     return
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(grown.wait(), SIGN_OF_LIFE_S)
+                    await within(SIGN_OF_LIFE_S, grown.wait())
                     continue
                 yield b": nothing new\n\n"
         finally:
@@ -211,7 +212,7 @@ class Followed:
                 grown, self._grown = self._grown, asyncio.Event()
                 grown.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(closing.wait(), LOOK_S)
+                await within(LOOK_S, closing.wait())
                 if before is not None and closing.is_set():
                     self._grown.set()
                     return

@@ -13,7 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedgsp.identity import Identity, Role
+from fedgsp.identity import Identity
+from top_server.operators import WATCH
 
 #: Only scripts, styles and data of this page: no other host, no inline script, no frame around it, no form to others.
 _POLICY = "; ".join(
@@ -34,8 +35,6 @@ HEADERS = {
 }
 #: What reads, and changes nothing.
 METHODS = ("GET", "HEAD")
-#: Whose certificates may read. A top server's counts for every role.
-ROLES = (Role.OPERATOR, Role.TOP_SERVER)
 
 
 class RefusedError(Exception):
@@ -101,7 +100,7 @@ class Guard:
             scope = {**scope, "path": path[len(begin) - 1 :]}
         else:
             who = self._holder(scope)
-            if who is None or who.role not in ROLES:
+            if who is None or who.role not in WATCH:
                 raise RefusedError(
                     HTTPStatus.FORBIDDEN,
                     f"{who or 'this certificate'} may not read here; it takes an operator's",

@@ -86,7 +86,7 @@ def curves(facts: Facts) -> dict[str, Any]:
     rating = facts.rated_by
     score = [rated(scored_by(row), score_of(row)) if metric_of(scored_by(row)) == rating else None for row in rows]
     evaluated = [row for row in rows if row.get(LOSS) is not None]
-    rounds = [int(row["round"]) for row in rows]
+    rounds: list[Any] = [row.get("round") for row in rows]
     metrics = {
         visible(name): [_number(values.get(number)) for number in rounds]
         for name, values in further_metrics(evaluated).items()

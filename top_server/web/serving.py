@@ -7,7 +7,6 @@ import contextlib
 import logging
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -22,8 +21,8 @@ from fedgsp.identity import Identity, identity_in
 from fedgsp.lifecycle import beside
 from fedgsp.settings.web import WebSettings
 from fedgsp.tls import Tls, uris_of
-from fedgsp.tls_followed import Followed
 from top_server.federation.opening import certify
+from top_server.operators import OperatorTls
 from top_server.web.app import Pages
 from top_server.web.guard import Guard
 from top_server.web.runs import Runs
@@ -89,7 +88,7 @@ async def serve(runs: Runs, settings: WebSettings, tls: Tls | None, ready: Calla
     app = Guard(pages.app(), names, key, holders)
     secure: dict[str, Any] = {}
     if not near and tls is not None:
-        secure = {"ssl_context_factory": lambda *_: context(tls)}
+        secure = {"ssl_context_factory": lambda *_: OperatorTls(tls).context}
     config = uvicorn.Config(
         app,
         http=holders.protocol(),
@@ -130,31 +129,6 @@ def _bound(host: str, port: int, address: str) -> socket.socket:
             f"the web page cannot listen at {address}: {error.strerror or error}",
             "end the process that has that port, or choose another port; port 0 takes any free one",
         ) from None
-
-
-def context(tls: Tls) -> ssl.SSLContext:
-    """The side of the server in TLS: it asks browsers for a certificate of the CA. A renewed certificate counts."""
-    followed = Followed(tls)
-
-    def made(of: Tls) -> ssl.SSLContext:
-        found = of.context(ssl.PROTOCOL_TLS_SERVER)
-        found.verify_mode = ssl.CERT_REQUIRED
-        found.minimum_version = ssl.TLSVersion.TLSv1_2
-        found.set_alpn_protocols(["http/1.1"])
-        return found
-
-    outer = made(tls)
-    current, inner = tls, outer
-
-    def choose(connection: ssl.SSLObject, *_: Any) -> None:
-        nonlocal current, inner
-        if (now := followed.now()) is not current:
-            current, inner = now, made(now)
-        if inner is not outer:
-            connection.context = inner
-
-    outer.sni_callback = choose
-    return outer
 
 
 def names_in(cert: bytes) -> Collection[str]:
