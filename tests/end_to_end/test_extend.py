@@ -161,7 +161,7 @@ STEPS = ("config", "event", "note", "state")
 
 
 @pytest.mark.parametrize(
-    "step", ["config", "event", *(pytest.param(step, marks=pytest.mark.slow) for step in ("note", "state"))]
+    "step", ["event", *(pytest.param(step, marks=pytest.mark.slow) for step in ("config", "note", "state"))]
 )
 async def test_an_extension_that_is_cut_off_after_any_step_of_its_begin_is_extended_again_or_resumed(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
