@@ -65,6 +65,10 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+async def _ready(found: Published) -> Published:
+    return found
+
+
 class Trainer:
     """Trains the clients of a node. Results that may be published only once are handed out again."""
 
@@ -86,41 +90,47 @@ class Trainer:
         with promised(self._store, work.produces):
             key, start, settings = _checked(order, work)
             steps, client = Steps(work), order.client
-            found, learned = None, None
-            if not steps.repeatable:
-                found = await self._slot.run(lambda _: self._once.find(client, key, work))
+            found = None if steps.repeatable else await self._slot.run(lambda _: self._once.find(client, key, work))
             if found is None:
                 learned, figures = await self._learn(client, key, work, start, settings, steps, before_training)
-                make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
-                if steps.repeatable:
-                    found = await asyncio.to_thread(make)
-                else:  # in the slot, which finishes what it began: nobody draws while a result is being written
-                    found = await self._slot.run(lambda _: self._once.publish(client, key, work, make))
+                making = self._made(client, key, work, start, steps, learned, figures)
             else:
                 logger.info("round=%d client=%d gets its published result again", key.round, client)
+                making = _ready(found)
             # Called off in between, the client would go on from a training that its receipts do not have.
-            report = await to_the_end(self._settle(client, key, work, start, learned, found, done))
+            result, report = await to_the_end(self._told(client, work, start, making, done))
         if work.bring:
             try:
-                await upload(work.produces, found.model, work.ticket, "")
+                await upload(work.produces, result.model, work.ticket, "")
             finally:
                 if not work.retain:
                     self._store.release([work.produces])
         return report
 
-    async def _settle(
+    async def _made(
         self,
         client: int,
         key: OrderKey,
         work: Train,
         start: Start,
-        learned: Learned | None,
-        found: Published,
-        done: Done,
-    ) -> Trained:
-        """Keeps what the client does not share, and publishes the rest. `done` is told of the report, too."""
-        if learned is not None and not work.trial:
+        steps: Steps,
+        learned: Learned,
+        figures: Trained,
+    ) -> Published:
+        """Keeps what the client does not share, and then takes the outgoing steps with the rest."""
+        if not work.trial:
             await asyncio.to_thread(self._keep, client, learned, start.without_head or learned.keeps_head, key.round)
+        make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
+        if steps.repeatable:
+            return await asyncio.to_thread(make)
+        # In the slot, which finishes what it began: nobody draws while a result is being written.
+        return await self._slot.run(lambda _: self._once.publish(client, key, work, make))
+
+    async def _told(
+        self, client: int, work: Train, start: Start, making: Awaitable[Published], done: Done
+    ) -> tuple[Published, Trained]:
+        """The result, once it is published, and the report, of which `done` is told."""
+        found = await making
         report = found.report
         if found.update is not None:
             self._store.put(update_of(work.produces), found.update)
@@ -131,7 +141,7 @@ class Trainer:
         result = await publish(self._store, work.produces, found.model)
         report = dataclasses.replace(report, ref=result.ref)
         done(report)
-        return report
+        return found, report
 
     async def _learn(
         self,

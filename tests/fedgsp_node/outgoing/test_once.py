@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import FailureCode, OutgoingStep, Reveal, Start, Train, Trained
+from fedgsp.messages import FailureCode, OptimizerSettings, OutgoingStep, Reveal, Start, Train, Trained
+from fedgsp.optimizers import KEPT
 from fedgsp.weights import Weights
 from fedgsp_node.outgoing.once import FIGURES
+from fedgsp_node.personal_state import OPTIMIZER, PUBLISHED
 from tests.support.outgoing_steps import DRAWS, differences
 from tests.support.working import HERE, ROUND, SETTINGS, Node, node, why_not
 
@@ -94,6 +97,33 @@ async def test_two_orders_at_once_publish_one_result(tmp_path: Path, draws: Path
         (one, _), (other, _) = await asyncio.gather(published(n, noisy("a")), published(n, noisy("b")))
         assert one.digest == other.digest
         assert len(drawn(draws)) == 1
+
+
+async def test_a_client_has_its_state_of_a_result_that_was_published_as_its_order_was_called_off(
+    tmp_path: Path, draws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is handed out again without a training, which could not leave the state any more."""
+    kept = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
+    async with node(state_dir=tmp_path / "state") as n:
+        writing, go_on, personal = threading.Event(), threading.Event(), n.clients.personal
+        save = personal.save
+
+        def slow(client: int, purpose: str, arrays: Any, label: str) -> None:
+            if purpose.startswith(PUBLISHED):
+                writing.set()
+                assert go_on.wait(10)
+            save(client, purpose, arrays, label)
+
+        monkeypatch.setattr(personal, "save", slow)
+        running = asyncio.create_task(n.do(noisy("a", settings=kept)))
+        await asyncio.to_thread(writing.wait, 10)
+        running.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await published(n, noisy("b", settings=kept))
+        assert len(drawn(draws)) == 1
+        assert personal.get_before(0, OPTIMIZER, ROUND + 1) is not None
 
 
 async def test_a_training_that_failed_before_it_was_published_is_done_again(tmp_path: Path, draws: Path) -> None:
