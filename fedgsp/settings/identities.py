@@ -1,7 +1,6 @@
 """The settings of folders that FedGSP keeps certificates in: that of a federation, and that of a node's identity."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,31 +14,40 @@ from fedgsp.tls import TlsFiles, in_folder
 NEAR_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
-def hosts_of(listen: str, others: Sequence[str]) -> tuple[str, ...]:
-    """The hosts by which a process is dialled, for its certificate; without brackets and zones."""
-    dialled = (loopback(split_address(listen)[0]), *others)
-    return tuple(sorted({*NEAR_HOSTS, *(host.strip("[]").partition("%")[0] for host in dialled)}))
+class Federated:
+    """What a process has that listens and may have a federation folder. Its settings have these three fields."""
 
+    __slots__ = ()
 
-def files_of(federation: Path | None, hosts: Sequence[str]) -> tuple[TlsFiles | None, str]:
-    """The files of mutual TLS of a top server in a federation folder, if there is one, and the flag that names it."""
-    if federation is None:
-        return None, ""
-    # Several top servers may use one folder. Those with the same hosts share a certificate.
-    digest = hashlib.sha256("\n".join(hosts).encode()).hexdigest()
-    return in_folder(federation, f"top-server-{digest[:8]}", "--federation"), "--federation"
+    listen: str
+    federation: Path | None
+    host: tuple[str, ...]
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts by which this process is dialled, for its certificate; without brackets and zones."""
+        dialled = (loopback(split_address(self.listen)[0]), *self.host)
+        return tuple(sorted({*NEAR_HOSTS, *(host.strip("[]").partition("%")[0] for host in dialled)}))
 
-def check_hosts(federation: Path | None, hosts: Sequence[str]) -> None:
-    """Raise ConfigError for a --host that is none, or without --federation."""
-    if hosts and federation is None:
-        raise ConfigError("--host is for a certificate from --federation", "give --federation too, or drop --host")
-    for host in hosts:
-        check_host("--host", host)
+    @property
+    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
+        """The files of mutual TLS in the federation folder, if there is one, and the flag that names it."""
+        if self.federation is None:
+            return None, ""
+        # Several top servers may use one folder. Those with the same hosts share a certificate.
+        digest = hashlib.sha256("\n".join(self.hosts).encode()).hexdigest()
+        return in_folder(self.federation, f"top-server-{digest[:8]}", "--federation"), "--federation"
+
+    def check_hosts(self) -> None:
+        """Raise ConfigError for a --host that is none, or without --federation."""
+        if self.host and self.federation is None:
+            raise ConfigError("--host is for a certificate from --federation", "give --federation too, or drop --host")
+        for host in self.host:
+            check_host("--host", host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FederationSettings(PeerSettings):
+class FederationSettings(Federated, PeerSettings):
     """Settings of a top server that may have a federation folder."""
 
     listen: str = setting(
@@ -65,19 +73,9 @@ class FederationSettings(PeerSettings):
         panel=CONNECTIONS,
     )
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts by which this top server is dialled, for its certificate; without brackets and zones."""
-        return hosts_of(self.listen, self.host)
-
-    @property
-    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
-        """The files of mutual TLS in the federation folder, if there is one, and the flag that names it."""
-        return files_of(self.federation, self.hosts)
-
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        check_hosts(self.federation, self.host)
+        self.check_hosts()
         PeerSettings.check_together(self)
 
 

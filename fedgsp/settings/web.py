@@ -7,12 +7,12 @@ from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.settings.connections import CONNECTIONS, TlsFlags
 from fedgsp.settings.fields import setting
-from fedgsp.settings.identities import check_hosts, files_of, hosts_of
+from fedgsp.settings.identities import Federated
 from fedgsp.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebSettings(TlsFlags):
+class WebSettings(Federated, TlsFlags):
     """Every setting of `top-server web`."""
 
     listen: str = setting(
@@ -38,19 +38,9 @@ class WebSettings(TlsFlags):
         panel=CONNECTIONS,
     )
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts by which browsers reach the page, for its certificate; without brackets and zones."""
-        return hosts_of(self.listen, self.host)
-
-    @property
-    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
-        """The files of mutual TLS in the federation folder, if there is one, and the flag that names it."""
-        return files_of(self.federation, self.hosts)
-
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        check_hosts(self.federation, self.host)
+        self.check_hosts()
         check_web("--listen", self.listen, self.tls_files)
 
 

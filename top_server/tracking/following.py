@@ -16,8 +16,9 @@ from fedgsp.errors import PeerError, UserError
 from fedgsp.visible import visible
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal, Line
+from top_server.recorded import BEGINS
 from top_server.tracking.base import Points, Tracker, Tracking, thinned
-from top_server.tracking.points import BEGINS, ENDS, ROUND
+from top_server.tracking.points import ENDS, ROUND
 from top_server.tracking.reading import Reader
 
 logger = logging.getLogger(__name__)

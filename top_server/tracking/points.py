@@ -8,9 +8,10 @@ from typing import Any
 
 from fedgsp.programs import PROGRAMS
 from top_server.record.scores import score_of, scores_of
+from top_server.recorded import BEGINS
 from top_server.tracking.base import Outcome, Points
 
-BEGINS, ROUND = ("run_started", "run_resumed"), "round_finished"
+ROUND = "round_finished"
 ENDS = {"run_finished": "finished", "run_failed": "failed", "run_stopped": "stopped"}
 #: The events that count here. All other lines of events.jsonl need not be parsed.
 KINDS = frozenset(

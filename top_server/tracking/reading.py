@@ -17,8 +17,9 @@ from fedgsp.settings.run import PROCESSES, RunConfig
 from fedgsp.settings.run_files import RECORD
 from fedgsp.settings.watching import WATCHING
 from top_server.record.directory import RunDirectory
+from top_server.recorded import BEGINS
 from top_server.tracking.base import About, Outcome, Points
-from top_server.tracking.points import BEGINS, KINDS, ROUND, Gathered, time_of
+from top_server.tracking.points import KINDS, ROUND, Gathered, time_of
 
 #: Panels of settings that say where and how a run is played, and not what it trains.
 _NO_PARAMETERS = (CONNECTIONS, PROCESSES, RECORD, WATCHING)
