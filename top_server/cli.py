@@ -10,9 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedgsp import commands, lifecycle, logs, tls
-from fedgsp.durations import seconds_in
 from fedgsp.errors import ConfigError, UserError
-from fedgsp.files import write_secret
 from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
 from fedgsp.owners import check_tree
@@ -27,7 +25,7 @@ from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
 from top_server.ending import run_recorded
 from top_server.federation import commands as commands_of_federation
-from top_server.federation.commands import MOST_CERTIFICATE_S
+from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
@@ -335,54 +333,8 @@ def grouping_service(
     raise typer.Exit(lifecycle.run(serve(settings.listen, credentials, settings.insecure)))
 
 
-@app.command()
-def kubernetes(
-    config_file: Annotated[Path, typer.Option("--config", metavar="FILE", help="the settings of the run in TOML")],
-    image: Annotated[str, typer.Option(help="the image with FedGSP and the task: see Containerfile")],
-    nodes: Annotated[int, typer.Option(help="number of nodes, each a pod")],
-    clients: Annotated[int, typer.Option(help="number of clients that the nodes host together")],
-    name: Annotated[str, typer.Option(help="begins the names of everything that is made")] = "fedgsp",
-    namespace: Annotated[str, typer.Option(help="the namespace")] = "default",
-    data_claim: Annotated[str, typer.Option(metavar="NAME", help="a claim of a volume that nodes read at /data")] = "",
-    storage_class: Annotated[str, typer.Option(metavar="NAME", help="the class of the volume for the run")] = "",
-    cpu: Annotated[str, typer.Option(help="processors of each pod")] = "1",
-    memory: Annotated[str, typer.Option(help="memory of each pod")] = "2Gi",
-    disk: Annotated[str, typer.Option(help="size of the volume for the run")] = "10Gi",
-    gpus: Annotated[int, typer.Option(min=0, help="NVIDIA GPUs of each node")] = 0,
-    certificates_for: Annotated[
-        str, typer.Option(metavar="DURATION", help="how long the certificates are good: 12h, 30d")
-    ] = "30d",
-    out: Annotated[Path, typer.Option(help="the file to write, for your eyes only: it has the keys")] = Path(
-        "fedgsp.yaml"
-    ),
-) -> None:
-    """Write the manifests of a run on Kubernetes: a job for the top server, one for the nodes, and their keys."""
-    from datetime import timedelta
-
-    from top_server.kubernetes.cluster import Cluster
-    from top_server.kubernetes.rendering import render
-
-    cluster = Cluster(
-        image=image,
-        nodes=nodes,
-        clients=clients,
-        name=name,
-        namespace=namespace,
-        data_claim=data_claim,
-        storage_class=storage_class,
-        cpu=cpu,
-        memory=memory,
-        disk=disk,
-        gpus=gpus,
-    )
-    life = timedelta(seconds=seconds_in("--certificates-for", certificates_for, MOST_CERTIFICATE_S))
-    text = render(settled(RunConfig, config_file, {}, NAMES), cluster, life)
-    write_secret(out, text.encode(), lasting=False)
-    typer.echo(out)
-
-
 _OTHERS = (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke)
-for command in (*_OTHERS, commands_of_trackers.export):
+for command in (*_OTHERS, commands_of_kubernetes.kubernetes, commands_of_trackers.export):
     app.command()(command)
 
 
