@@ -12,9 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedgsp.certificates import new_key, now, pem_of, pem_of_key
-from fedgsp.errors import ConfigError, RunError
+from fedgsp.errors import ConfigError, DataError, RunError, TaskError
 from fedgsp.identity import TOP_SERVER, Identity, node
-from fedgsp.settings.fields import described
 from fedgsp.settings.files import dump
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
@@ -37,6 +36,10 @@ _OURS = (
 )
 
 
+#: Ends of a top server that another try does not mend.
+_FINAL = (ConfigError, TaskError, DataError, RunError)
+
+
 def render(config: RunConfig, cluster: Cluster, life: dt.timedelta) -> str:
     """The manifests as YAML; the certificates in it are good for `life`.
 
@@ -44,7 +47,7 @@ def render(config: RunConfig, cluster: Cluster, life: dt.timedelta) -> str:
     """
     defaults = RunConfig()
     for name in _OURS:
-        if name in described(RunConfig) and getattr(config, name) != getattr(defaults, name):
+        if getattr(config, name) != getattr(defaults, name):
             raise ConfigError(f"{name} in --config is for processes that you start yourself", "leave it out")
     environment = Environment(
         loader=PackageLoader("top_server.kubernetes", ""), undefined=StrictUndefined, trim_blocks=True
@@ -55,7 +58,7 @@ def render(config: RunConfig, cluster: Cluster, life: dt.timedelta) -> str:
         port=PORT,
         first_manager_port=FIRST_MANAGER_PORT,
         last_manager_port=FIRST_MANAGER_PORT + MANAGERS - 1,
-        exit_codes=sorted({ConfigError.exit_code, 3, 4, RunError.exit_code}),
+        exit_codes=[kind.exit_code for kind in _FINAL],
         settings={**_settings(config, cluster), **_clients(cluster)},
         secrets=_secrets(cluster, life),
     )
