@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc.aio
 
+from fedgsp.to_the_end import looked_at
+
 #: Is given the request of a call, or the stream of its requests, and yields what the method of the servicer gets.
 Visit = Callable[[Any, grpc.aio.ServicerContext], AbstractAsyncContextManager[Any]]
 
@@ -54,9 +56,6 @@ async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:
         async for answer in found:
             if not begun:
                 # By itself and to its end: gRPC sends no status to a call that is cancelled while this is on its way.
-                sent = asyncio.ensure_future(context.send_initial_metadata(()))
-                # Nobody else looks at its error after a cancellation, and asyncio would log it.
-                sent.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-                await asyncio.shield(sent)
+                await asyncio.shield(looked_at(context.send_initial_metadata(())))
                 begun = True
             await context.write(answer)

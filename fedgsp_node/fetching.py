@@ -20,6 +20,7 @@ from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
+from fedgsp.to_the_end import looked_at
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
 class _SharedFetch:
     """One fetch, and the number of orders that wait for it now and that joined it so far."""
 
-    task: asyncio.Task[Fetched]
+    task: asyncio.Future[Fetched]
     waiting: int = 0
     joined: int = 0
 
@@ -104,9 +105,7 @@ class Fetcher:
         shared = self._shared.get(key)
         first = shared is None
         if shared is None:
-            shared = self._shared[key] = _SharedFetch(asyncio.create_task(self._try_all(start, expected)))
-            # The orders that wait may be called off at the moment when it fails.
-            shared.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            shared = self._shared[key] = _SharedFetch(looked_at(self._try_all(start, expected)))
         shared.waiting += 1
         shared.joined += 1
         try:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fedgsp import memory
+from fedgsp.to_the_end import looked_at
 from fedgsp_node.training.control import Control
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Slot:
     async def _run(self, call: Callable[[Control], T]) -> T:
         memory.at_work()
         control = Control(most_s=self._most_s)
-        running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
+        running = looked_at(asyncio.get_running_loop().run_in_executor(self._thread, call, control))
         self._current = control
         try:
             return await asyncio.shield(running)
@@ -103,5 +104,3 @@ async def _ended(running: asyncio.Future[Any]) -> None:
     while not running.done() and loop.time() < deadline:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([running], timeout=deadline - loop.time())
-    # The exception is read, now or later; asyncio would log it otherwise.
-    running.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -5,13 +5,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
 
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, OrderKey, Start, Train, Trained, TrainingSettings
 from fedgsp.model_store import ModelStore
 from fedgsp.optimizers import KEPT
+from fedgsp.to_the_end import to_the_end
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.clients import Clients
@@ -26,8 +26,6 @@ from fedgsp_node.personal_state import OPTIMIZER, PERSONAL_MODEL
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Uploads a model to the manager that waits for it: id, weights, ticket, and the manager's machine if it is known.
 Uploader = Callable[[str, Weights, bytes, str], Awaitable[None]]
@@ -53,16 +51,6 @@ async def publish(store: ModelStore, model_id: str, weights: Weights) -> Trained
     store.put(model_id, weights)
     await asyncio.to_thread(lambda: weights.digest)
     return Trained(weights.ref(model_id))
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is never cut off in between: whoever is cancelled meanwhile waits for its end."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 async def _ready(found: Published) -> Published:

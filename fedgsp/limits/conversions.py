@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from fedgsp.to_the_end import to_the_end
+
 #: A message with more bytes is large.
 LARGE_BYTES = 16 * 1024
 #: Bytes of large messages that wait for the thread: in all, and of one peer.
@@ -53,8 +55,5 @@ async def by_size(peer: str, size: int, convert: Callable[..., T], *what: Any) -
         return convert(*what)
     turn, thread = (_turns.setdefault(key, asyncio.Lock()) for key in (peer, None))
     async with turn, thread:
-        work = asyncio.get_running_loop().run_in_executor(None, convert, *what)
-        try:
-            return await asyncio.shield(work)
-        finally:
-            await asyncio.wait([work])  # a caller that hangs up leaves no thread at work beside the next one
+        # To its end: a caller that hangs up leaves no thread at work beside the next one.
+        return await to_the_end(asyncio.to_thread(convert, *what))

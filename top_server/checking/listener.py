@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from fedgsp.errors import ConfigError
+from fedgsp.to_the_end import looked_at
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ManagerDoor:
         finally:
             self._users -= 1
             if not self._users:
-                await asyncio.shield(self._end())
+                await asyncio.shield(looked_at(self._end()))
 
     async def give_way(self, managers: Callable[[], Sequence[str]] = lambda: ()) -> None:
         """Frees the port for managers; no port is taken again. `managers` gives the addresses of those that run."""

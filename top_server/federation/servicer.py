@@ -11,6 +11,7 @@ from fedgsp.channels import refuse
 from fedgsp.errors import UserError
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, FailureCode
+from fedgsp.to_the_end import looked_at
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from top_server.federation.authority import PublicKey, public_key_in
 from top_server.federation.enrolments import Enrolments
@@ -52,7 +53,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         issue: Issue,
     ) -> enrolment_pb2.Certificate:
         # A caller that hangs up stops neither the issue nor its record.
-        issued = await asyncio.shield(self._issued(request.request, role, issue))
+        issued = await asyncio.shield(looked_at(self._issued(request.request, role, issue)))
         if isinstance(issued, bytes):
             return enrolment_pb2.Certificate(certificate=issued)
         await refuse(context, *issued)
