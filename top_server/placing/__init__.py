@@ -8,10 +8,21 @@ from fedgsp.errors import ConfigError
 from fedgsp.parts import Parts
 from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
+from top_server.placing.slurm.commands import check_installed
+from top_server.placing.slurm.options import SlurmOptions
 
 PLACES: Parts[Place] = Parts(
     "place",
-    {"local": Place(help="on this machine", code="top_server.placing.local:Local")},
+    {
+        "local": Place(help="on this machine", code="top_server.placing.local:Local"),
+        "slurm": Place(
+            help="tasks of a job array that Slurm starts in a cluster",
+            code="top_server.placing.slurm.place:Slurm",
+            options=SlurmOptions,
+            remote=True,
+            check=lambda _: check_installed(),
+        ),
+    },
     Place,
 )
 
