@@ -18,7 +18,7 @@ import pytest
 
 MACHINES = ("n1", "n2")
 #: Processors that each machine says it has; only bookkeeping.
-CPUS = 4
+CPUS = 3
 #: The partition of jobs that others may preempt, and that of those others.
 LOW, HIGH = "low", "high"
 DEADLINE_S = 60.0
@@ -29,7 +29,7 @@ ClusterName=fedgsp
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/none
-AuthInfo=cred_expire=2
+AuthInfo=cred_expire=5
 CredType=cred/none
 SlurmUser={user}
 SlurmdUser={user}
@@ -81,9 +81,17 @@ class Cluster:
         out = self.run("squeue", "--noheader", "--array", f"--states={state}", f"--partition={LOW}", "--format=%i %N")
         return [(words[0], words[1] if len(words) > 1 else "") for line in out.splitlines() if (words := line.split())]
 
-    def wait_until_empty(self) -> None:
-        """Waits until the queue is empty."""
+    def running(self) -> list[tuple[str, str]]:
+        """The tasks that run, as soon as there is one."""
         end = time.monotonic() + DEADLINE_S
+        while not (found := self.tasks()):
+            assert time.monotonic() < end, self.run("squeue")
+            time.sleep(0.1)
+        return found
+
+    def wait_until_empty(self, timeout_s: float = DEADLINE_S) -> None:
+        """Waits until the queue is empty."""
+        end = time.monotonic() + timeout_s
         while self.run("squeue", "--noheader"):
             assert time.monotonic() < end, self.run("squeue")
             time.sleep(0.2)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fedgsp.errors import PeerError, UserError
 from fedgsp.files import write_secret
@@ -24,6 +25,14 @@ STOP_S = 120.0
 LEAVE_S = 5.0
 #: The first and the longest pause between looks at the queue while tasks are to end, in seconds.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 2.0
+
+
+def lay_out(worker: Worker, folder: Path) -> None:
+    """Puts settings and secrets of a worker into its folder. Its machine adds where the worker is dialled."""
+    private(folder)
+    worker.write(folder)
+    settings = replace(worker.on("localhost", folder), peer_listen=None, advertise=None)
+    write_secret(folder / SETTINGS, dump(settings).encode(), lasting=False)
 
 
 class Slurm(Placing):
@@ -50,7 +59,7 @@ class Slurm(Placing):
         if not workers:
             return
         for worker in workers:
-            self._write(worker)
+            lay_out(worker, self.about.folder / worker.name)
         script = worker_script(self.about.folder, self.about.run)
         flags = worker_flags(self._options, workers, self.about.run)
         job = await commands.submit(script, flags)
@@ -59,14 +68,6 @@ class Slurm(Placing):
         logger.info("Slurm job %s has %s", job, counted(len(workers), "worker"))
         if self._following is None:
             self._following = asyncio.create_task(self._follow(), name="follow Slurm's queue")
-
-    def _write(self, worker: Worker) -> None:
-        """Puts settings and secrets of a worker into its folder. Its machine adds where the worker is dialled."""
-        folder = self.about.folder / worker.name
-        private(folder)
-        worker.write(folder)
-        settings = replace(worker.on("localhost", folder), peer_listen=None, advertise=None)
-        write_secret(folder / SETTINGS, dump(settings).encode(), lasting=False)
 
     async def _end_former(self) -> None:
         """Ends the workers of a start of this run that was killed before it could; raises PeerError if they stay."""
