@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 #: Time for tasks to end when they are cancelled, in seconds: Slurm's KillWait, 30 s by default, and some more.
 STOP_S = 120.0
 #: Time for workers to end by themselves, which they do after a run that is finished, before they are cancelled.
-LEAVE_S = 5.0
+LEAVE_S = 3.0
 #: The first and the longest pause between looks at the queue while tasks are to end, in seconds.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 2.0
 
