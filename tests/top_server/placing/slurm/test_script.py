@@ -155,7 +155,7 @@ async def test_a_command_that_cannot_be_started_or_fails_is_an_error_with_its_wo
     for name in ("squeue", "sbatch"):
         (tmp_path / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
         (tmp_path / name).chmod(0o700)
-    with pytest.raises(PeerError, match="squeue failed: Unable to contact slurm controller; .*scontrol ping"):
+    with pytest.raises(PeerError, match=r"squeue failed: Unable to contact slurm controller; .*scontrol ping"):
         await commands.look("7", "State:|")
     with pytest.raises(ConfigError, match="Slurm refuses the job of the workers: Unable to contact"):
         await commands.submit("#!/bin/sh", ["--array=0"])
