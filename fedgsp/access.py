@@ -48,10 +48,10 @@ class Rule:
     roles: frozenset[Role]
 
 
-_NODES = frozenset({Role.NODE})
+_NODES = frozenset({Role.NODE, Role.WORKER})
 _SERVERS = frozenset({Role.TOP_SERVER, Role.MANAGER})
 #: Path of an RPC -> its rule. A call that is not in this table is refused. A certificate of the top server counts for
-#: every role, because the managers and local nodes that it starts run with it.
+#: every role, because the managers that it starts run with it.
 RULES = {
     "/fedgsp.v1.MembershipService/Join": Rule(Verb.JOIN, _NODES),
     "/fedgsp.v1.CheckService/Check": Rule(Verb.CHECK, _NODES),
@@ -60,7 +60,7 @@ RULES = {
     "/fedgsp.v1.GroupService/Forget": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
     "/fedgsp.v1.GroupService/Revoke": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
     "/fedgsp.v1.EnrolmentService/Enrol": Rule(Verb.ENROL, frozenset({Role.INVITED})),
-    "/fedgsp.v1.EnrolmentService/Renew": Rule(Verb.RENEW, _NODES),
+    "/fedgsp.v1.EnrolmentService/Renew": Rule(Verb.RENEW, frozenset({Role.NODE})),
     "/fedgsp.v1.ModelService/Fetch": Rule(Verb.FETCH, _NODES | _SERVERS),
     "/fedgsp.v1.ModelService/Upload": Rule(Verb.UPLOAD, _NODES),
     "/fedgsp.v1.GroupingService/Assign": Rule(Verb.ASK, frozenset({Role.TOP_SERVER})),

@@ -265,7 +265,8 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
             return grpc.aio.insecure_channel(where, options=options)
         tls = self._shown[key] = self._tls.now()
         tls.check_not_expired()
-        return grpc.aio.secure_channel(where, await trusted(reached, tls, server, self._proxy), options=options)
+        credentials, more = await trusted(reached, tls, server, self._proxy)
+        return grpc.aio.secure_channel(where, credentials, options=[*options, *more])
 
     def line(self, address: str, server: Identity) -> Line:
         """How models are sent to the process `server` at an address."""

@@ -29,7 +29,7 @@ class Role(StrEnum):
     #: A node that has an invitation and no certificate of its own yet.
     INVITED = "invited"
     GROUPING_SERVICE = "grouping-service"
-    #: Reserved: a process that trains for a node.
+    #: A process that a run has started and given a certificate: in that run it is the node of its name.
     WORKER = "worker"
     #: A person or a monitoring system that watches runs.
     OPERATOR = "operator"
@@ -65,12 +65,14 @@ class Identity:
     def speaks_for(self, other: Identity) -> bool:
         """Whether a process with this certificate may act as `other`.
 
-        Group managers and local nodes run with the certificate of the top server that started them.
+        Group managers, and local nodes of a run whose CA is kept elsewhere, run with the certificate of the top server
+        that started them. A worker is the node of its name; the top server decides in which run.
         """
-        return self == other or self.role is Role.TOP_SERVER
+        is_node = self.role is Role.WORKER and other == Identity(Role.NODE, self.name)
+        return self == other or is_node or self.role is Role.TOP_SERVER
 
 
-_NAMED = (Role.NODE, Role.INVITED)
+_NAMED = (Role.NODE, Role.INVITED, Role.WORKER)
 #: The top server of a run.
 TOP_SERVER = Identity(Role.TOP_SERVER)
 
@@ -83,6 +85,19 @@ def node(name: str) -> Identity:
 def invited(name: str) -> Identity:
     """The node that is invited under this name."""
     return Identity(Role.INVITED, name)
+
+
+def worker(name: str) -> Identity:
+    """The worker of this name."""
+    return Identity(Role.WORKER, name)
+
+
+def host_of_worker(name: str) -> str:
+    """The host name in the certificates of a worker, in place of the hosts where it may run.
+
+    Whoever makes the certificate does not know them. Who dials the worker of this name looks for this host name.
+    """
+    return f"{name.lower()}.worker.fedgsp.invalid"
 
 
 def manager(name: str) -> Identity:

@@ -16,12 +16,15 @@ import grpc
 
 from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
-from fedgsp.identity import Identity, identity_in
+from fedgsp.identity import Identity, Role, host_of_worker, identity_in
 from fedgsp.liveness import MOST_DIAL_S
 from fedgsp.proxy import Proxy, open_connection
 from fedgsp.tls import NOT_OF_CA, TOKEN, Tls, handshake_failure, meaning_of, uris_of
 from fedgsp.unreached import why_unreached
 from fedgsp.within import within
+
+#: What a channel is opened with: credentials, and options of gRPC beside them.
+Trusted = tuple[grpc.ChannelCredentials, list[tuple[str, str]]]
 
 #: OpenSSL's codes for a certificate that is not for the host name or the address that was dialled.
 _NOT_OF_HOST = (62, 64)
@@ -38,6 +41,10 @@ _OF_CA = {
 }
 
 
+class WrongHostError(PeerError):
+    """The certificate of a server is not one for the host that was dialled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server whose certificate was checked."""
@@ -48,13 +55,26 @@ class Server:
     certificate: bytes
 
 
-async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None = None) -> grpc.ChannelCredentials:
+async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None = None) -> Trusted:
     """Credentials of a channel to the process `server`, which take the certificate that it has now, and no other.
 
-    Raises PeerError if there is no server, or if its certificate is not one of this host, or not of this process.
+    A worker runs where a scheduler has put it, so that its certificate has a host name of its own in place of hosts:
+    see `host_of_worker`. Raises PeerError if there is no server, or if its certificate is not one of this host, or not
+    of this process.
     """
+    options: list[tuple[str, str]] = []
     try:
-        found = await probe(address, tls, proxy=proxy)
+        try:
+            found = await probe(address, tls, proxy=proxy)
+        except WrongHostError as error:
+            if server.role is not Role.NODE:
+                raise
+            name = host_of_worker(server.name)
+            try:
+                found = await probe(address, tls, proxy=proxy, name=name)
+            except WrongHostError:
+                raise error from None
+            options = [("grpc.ssl_target_name_override", name)]
     except OSError as error:
         said = f"{type(error).__name__}: {error}"
         reason = handshake_failure(str(error)) or why_unreached(said, address) or said
@@ -64,7 +84,7 @@ async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None 
             f"the certificate of the server at {address} is that of {found.identity or 'nobody'}, not of {server}",
             f"issue it with URI:{server.uri} in its subjectAltName",
         )
-    return credentials(tls, found)
+    return credentials(tls, found), options
 
 
 def _refused(address: str, name: str, source: str, error: ssl.SSLCertVerificationError) -> PeerError:
@@ -73,11 +93,12 @@ def _refused(address: str, name: str, source: str, error: ssl.SSLCertVerificatio
     if meaning == NOT_OF_CA and source in _OF_CA:
         what, remedy = _OF_CA[source]
         return PeerError(what.format(address=address), remedy)
-    return PeerError(
+    not_of_host = error.verify_code in _NOT_OF_HOST
+    return (WrongHostError if not_of_host else PeerError)(
         f"the certificate of the server at {address} is refused: {meaning}",
         f"dial a name that it has, or add {name}: with a federation by --host {name} where it was made, otherwise"
         " in the subjectAltName of a new one; its common name does not count"
-        if error.verify_code in _NOT_OF_HOST
+        if not_of_host
         else "give both processes certificates of one CA that are good now (--tls-ca has the CA)",
     )
 
@@ -104,14 +125,17 @@ async def shown(address: str, timeout_s: float = MOST_DIAL_S, proxy: Proxy | Non
     return der
 
 
-async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S, proxy: Proxy | None = None) -> Server:
+async def probe(
+    address: str, tls: Tls, timeout_s: float = MOST_DIAL_S, proxy: Proxy | None = None, name: str = ""
+) -> Server:
     """Makes one TLS handshake with the server at host:port, and closes the connection.
 
-    Raises PeerError if its certificate is not one for this host, or if the proxy opens no connection; OSError (also
-    TimeoutError, after `timeout_s` seconds) if no handshake came about.
+    Raises WrongHostError if its certificate is not one for this host, or for the host `name` if that is given;
+    PeerError if it cannot be trusted otherwise, or if the proxy opens no connection; OSError (also TimeoutError, after
+    `timeout_s` seconds) if no handshake came about.
     """
     host = loopback(split_address(address)[0]).strip("[]")
-    name = host.partition("%")[0]  # certificates name an IPv6 address without its zone
+    name = name or host.partition("%")[0]  # certificates name an IPv6 address without its zone
     context = tls.context(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:

@@ -23,18 +23,25 @@ def credentials(settings: NodeSettings) -> Tls | None:
         folder.check(settings.identity)
     found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
     if found:
-        # Local nodes run with the certificate of the top server that starts them. Nobody else may hand it out: it
-        # counts for every role, and hosts every client.
-        found.check_is(Role.NODE, *([Role.TOP_SERVER] if is_child() else []))
-        proven = found.identity.name if found.identity and found.identity.role is Role.NODE else None
+        # Local nodes of a run whose CA is kept elsewhere have the certificate of the top server that starts them.
+        # Nobody else may hand it out: it counts for every role, and hosts every client.
+        found.check_is(Role.NODE, Role.WORKER, *([Role.TOP_SERVER] if is_child() else []))
+        proven = certified_name(found)
         if proven and settings.name not in (None, proven):
             raise ConfigError(
                 f"--name {settings.name} is not the name in {found.files.named('cert')}, {proven}",
                 "drop --name, or give the certificate of that name",
             )
-    if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
+    worker = found is not None and found.identity is not None and found.identity.role is Role.WORKER
+    if found and dialled and not worker and not is_wildcard(host := split_address(dialled)[0]):
         found.check_covers(host, "where other nodes dial this one")
     return found
+
+
+def certified_name(tls: Tls | None) -> str:
+    """The name of this node in its certificate; empty if it has none."""
+    is_node = tls is not None and tls.identity is not None and tls.identity.role in (Role.NODE, Role.WORKER)
+    return tls.identity.name if is_node and tls and tls.identity else ""
 
 
 def name_of(settings: NodeSettings, certified: str = "") -> str:

@@ -18,7 +18,7 @@ from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
-from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.identity import TOP_SERVER, node
 from fedgsp.lifecycle import beside
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
@@ -47,7 +47,7 @@ from fedgsp.words import counted
 from fedgsp_node import devices, spare_pages
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
-from fedgsp_node.credentials import credentials, name_of
+from fedgsp_node.credentials import certified_name, credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
@@ -96,7 +96,7 @@ async def run(settings: NodeSettings) -> None:
             "the connections to %s have no TLS (--insecure): everybody on the way can read and change models",
             settings.top_server,
         )
-    name = tls.identity.name if tls and tls.identity and tls.identity.role is Role.NODE else ""
+    name = certified_name(tls)
     policy, proxy = policy_of(settings.policy, settings.allow), proxy_of(settings.proxy, settings.proxy_password)
     torch.set_num_threads(settings.threads)
     device = devices.device_of(settings.device)

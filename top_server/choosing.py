@@ -26,6 +26,7 @@ from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
 from top_server.optimization import check_optimizer, check_schedules
 from top_server.outgoing import check_outgoing
+from top_server.placing import PLACES
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 from top_server.sizes import PAPER
@@ -52,6 +53,7 @@ NAMES: Names = {
     "schedule": SCHEDULES,
     "local_schedule": SCHEDULES,
     "track": TRACKERS,
+    "place": PLACES,
 }
 #: Columns of a scheme that a setting of the same name replaces.
 _REPLACED = (*TABLES, "growth", "after_arrivals")

@@ -21,11 +21,13 @@ from fedgsp.settings.fields import Described, described
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from fedgsp.settings.web import WebSettings
+from top_server import placing
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
 from top_server.ending import run_recorded
 from top_server.federation import commands as commands_of_federation
 from top_server.kubernetes import commands as commands_of_kubernetes
+from top_server.placing import PLACES, certificates
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
@@ -40,6 +42,7 @@ LISTED: Mapping[str, Parts[Any]] = {
     SCHEDULES.kind: SCHEDULES,
     OUTGOING.kind: OUTGOING,
     TRACKERS.kind: TRACKERS,
+    PLACES.kind: PLACES,
 }
 #: Kind of part -> its flags in `top-server parts`, where they differ from those of the other kinds.
 _FLAGS = {
@@ -123,6 +126,7 @@ def _run(settings: RunConfig, json: bool) -> int:
         initial_file.check_readable(settings.initial_model)
     local_run.check(settings)
     _trackers(settings)
+    _check_place(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
@@ -150,6 +154,7 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
         resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
     _trackers(settings)
+    _check_place(settings)
 
     def rest(journal: Journal) -> Coroutine[Any, Any, None]:
         resumed = resuming.find(directory, extends)  # again: only from now on no other process records there
@@ -157,6 +162,13 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
         return server.run(settings, journal, credentials, resumed)
 
     return _play(settings, directory, json, rest)
+
+
+def _check_place(settings: RunConfig) -> None:
+    """Raises UserError for a place that cannot be used, before a directory is taken."""
+    found = placing.chosen(settings)
+    if found is not None and found[0].remote:
+        certificates.check(settings)
 
 
 def _trackers(settings: RunConfig) -> list[tuple[Tracker, Any]]:

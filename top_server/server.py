@@ -23,6 +23,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.placing import LOCAL
 from fedgsp.settings.run import ManagerSettings, RunConfig
 from fedgsp.settings.run_files import BEYOND
 from fedgsp.signing import Signer, why_not_trusted
@@ -47,11 +48,12 @@ from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.metrics import monitored
 from top_server.models import Models
 from top_server.needs import check_task
-from top_server.nodes import local as local_nodes
 from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
 from top_server.nodes.waiting import wait_for_all, wait_for_nodes, wait_for_return
 from top_server.optimization import check_own_optimizer
+from top_server.placing import local
+from top_server.placing.opening import Workers
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
@@ -93,8 +95,8 @@ def credentials(config: RunConfig) -> Tls | None:
         tls.check_covers(loopback(split_address(config.listen)[0]), "where the top server dials its group managers")
         if config.metrics is not None:
             tls.check_covers(loopback(split_address(config.metrics)[0]), "where --metrics listens")
-        if config.local_nodes:
-            tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
+        if config.placed == LOCAL and config.federation is None:
+            tls.check_covers(local.HOST, "where local nodes are dialled")
     return tls
 
 
@@ -109,6 +111,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     windows.choose(config.hand_over)
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
+    workers = Workers(config, run_id)
+    config, connected = workers.config, workers.connected
+    if workers.remote:
+        tls = credentials(connected)
     signer = Signer(tls.key, tls.cert) if tls else None
     issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
@@ -136,18 +142,20 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             constants_seed=derive(config.seed, "initial-weights"),
             awake=awake,
         )
+        membership.placed = workers.placed
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
             membership.own(resumed.saved.owners if resumed.saved else {})
             membership.saved_constants = resumed.saved.constants if resumed.saved else None
             membership.departures.restore(resumed.saved.away if resumed.saved else ())
-        federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
-        # Nodes look for a resumed run at its old address. Those of a finished run have ended.
-        at = resumed.address if resumed and not resumed.extends else ""
+        federated, door = Federated(connected, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
+        # Nodes look for a resumed run at its old address. Those of a finished run have ended. Workers on other
+        # machines are started anew, and the top server itself may be on another machine now.
+        at = resumed.address if resumed and not resumed.extends and not workers.remote else ""
         watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
-            doors.opened(config, membership, store, door, tls, federated, audit, at)
+            doors.opened(connected, membership, store, door, tls, federated, audit, at)
         )
         journal.record(Listening(address=address, metrics=watched.address or ABSENT))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
@@ -160,16 +168,12 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 channels,
                 journal,
                 issuer,
-                arguments_of(ManagerSettings(**config.for_children, run=run_id)),
+                arguments_of(ManagerSettings(**connected.for_children, run=run_id)),
                 f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
         )
         await stack.enter_async_context(federated.followed(managers))
-        nodes_may_end = await stack.enter_async_context(
-            local_nodes.running(
-                local_nodes.commands(config, address), directory.logs, journal, local_nodes.imports(config)
-            )
-        )
+        nodes_may_end = await stack.enter_async_context(workers.running(address, journal))
         finished, reason = False, "the top server stopped"
         try:
             if resumed and resumed.saved and resumed.extends:

@@ -11,20 +11,21 @@ from fedgsp.schedules import plan
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.settings.fields import described, setting
+from fedgsp.settings.placing import PROCESSES, PlaceSettings
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.proxies import ProxySettings
-from fedgsp.settings.run_files import TRAINING, RunFiles
+from fedgsp.settings.run_files import TRAINING
 
 #: How the address of a grouping service begins: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
 
-METHOD, TASK, PROCESSES = "Method", "Task", "Processes"
+METHOD, TASK = "Method", "Task"
 OPTIMISER = "Optimiser"
 WORK, POLICY = "Work", "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(RunFiles):
+class RunConfig(PlaceSettings):
     """Every setting of a run. None leaves a choice to the scheme, or says that there is no limit.
 
     The names of schemes, groupings and other parts are in the tables of the top server, not here.
@@ -217,19 +218,6 @@ class RunConfig(RunFiles):
         may_change=True,
         panel=PROCESSES,
     )
-    local_nodes: int = setting(0, "number of nodes to start on this machine", least=0, panel=PROCESSES)
-    clients: int | None = setting(
-        None, "number of clients that the local nodes host together: 0 to N - 1", least=1, panel=PROCESSES
-    )
-    threads: int = setting(
-        1,
-        "threads of each local node; another number may change the last bits of the models",
-        least=1,
-        most=1024,
-        panel=PROCESSES,
-    )
-
-    device: str = setting("cpu", f"where local nodes train: {DEVICES}", metavar="DEVICE", panel=PROCESSES)
 
     def learning_rate_in(self, round_number: int) -> float:
         """Step size in a round, which counts from 1 (HCCT, section 3.3); before round 1 that of round 1.
@@ -242,8 +230,8 @@ class RunConfig(RunFiles):
 
     @property
     def nodes_to_wait_for(self) -> int:
-        """Number of nodes that must have joined before the first round. All local nodes take part."""
-        return max(self.min_nodes, self.local_nodes)
+        """Number of nodes that must have joined before the first round. All nodes that the run starts take part."""
+        return max(self.min_nodes, self.workers_to_place)
 
     @property
     def clients_to_wait_for(self) -> int:
@@ -265,22 +253,8 @@ class RunConfig(RunFiles):
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        RunFiles.check_together(self)
-        check_device(self.device)
+        PlaceSettings.check_together(self)
         _ = self.manager_port_range
-        if not self.local_nodes:
-            if self.clients is not None:
-                raise ConfigError("--clients is for local nodes, and there are none", "give --local-nodes too")
-        elif self.clients is None and self.local_nodes > 1:
-            raise ConfigError(
-                f"--local-nodes {self.local_nodes} needs to know how many clients to deal",
-                "give --clients, the number of clients",
-            )
-        elif self.clients is not None and self.clients < self.local_nodes:
-            raise ConfigError(
-                f"--local-nodes {self.local_nodes} is more than --clients {self.clients}",
-                "give every node at least one client",
-            )
 
 
 def may_change() -> set[str]:

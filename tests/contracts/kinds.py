@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.contracts.decisions import check_grouping, check_merge, check_schedule, check_weighing
+from tests.contracts.placing import check_place
 from tests.contracts.running import (
     check_aggregation,
     check_optimizer,
@@ -22,6 +23,7 @@ CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "grouping": check_grouping,
     "merge": check_merge,
     "optimizer": check_optimizer,
+    "place": check_place,
     "outgoing": check_outgoing,
     "profile": check_profile,
     "program": check_program,

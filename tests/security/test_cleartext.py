@@ -24,7 +24,7 @@ from fedgsp.weights import WeightsError
 from fedgsp_node.fetching import Fetcher
 from tests.support.callers import OPEN
 from tests.support.processes import program
-from top_server.nodes import local
+from top_server.placing.workers import workers
 
 BEYOND = (
     *("0.0.0.0:0", "*:0", "[::]:0", "10.0.0.1:7000", "[fe80::1%eth0]:7000", "192.0.2.1:7000"),
@@ -67,7 +67,8 @@ def test_the_word_is_passed_on_to_managers_and_local_nodes_and_is_recorded(tmp_p
     add_to(parser, ManagerSettings)
     arguments = arguments_of(ManagerSettings(**config.for_children, name="m0"))
     assert ManagerSettings(**vars(parser.parse_args(arguments))).insecure
-    assert "--insecure" in local.commands(config, "0.0.0.0:7000")[0]
+    (worker,) = workers(config, "127.0.0.1:7000", tmp_path, tmp_path)
+    assert "--insecure" in worker.arguments("127.0.0.1", tmp_path)
     assert not ManagerSettings(**vars(parser.parse_args(["--name", "m0"]))).insecure
 
 

@@ -19,7 +19,8 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
-from fedgsp.settings.run import PROCESSES, RunConfig
+from fedgsp.settings.placing import PROCESSES
+from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import UNTIL_FINISHED
 from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, usable

@@ -9,9 +9,9 @@ from top_server.nodes.admission import Refusal
 def refusal(registry: Registry, proven: Identity | None, enrolment: str, hello: Hello) -> Refusal | None:
     """Why a node may not join; None if it is enrolled, and the registry has all its clients for its task.
 
-    Local nodes run with the certificate of the top server, which chooses their clients.
+    The top server chooses the clients of the nodes that it starts: of workers, and of processes with its certificate.
     """
-    if proven is not None and proven.role is Role.TOP_SERVER:
+    if proven is not None and proven.role in (Role.TOP_SERVER, Role.WORKER):
         return None
     entry = registry.member(proven.name, enrolment) if proven is not None else None
     if entry is None:

@@ -19,7 +19,7 @@ from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from top_server.federation.authority import Authority, new_authority
 from top_server.kubernetes.cluster import Cluster
-from top_server.nodes.local import blocks, name_of
+from top_server.placing.workers import blocks, name_of
 
 #: Ports of the top server and of the first of its group managers.
 PORT, FIRST_MANAGER_PORT = 7000, 7100

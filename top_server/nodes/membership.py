@@ -31,9 +31,10 @@ from fedgsp.messages import (
     WouldTake,
 )
 from fedgsp.scoring import Scoring
-from fedgsp.signing import fingerprint, has_expired
+from fedgsp.signing import fingerprint
 from fedgsp.tickets import Issuer, Ticket, Verb
 from top_server.grouping.request import ranges
+from top_server.nodes import callers
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.declared import names_of, scoring_of
 from top_server.nodes.departures import Cause, Departures
@@ -113,6 +114,8 @@ class Membership:
         self.offences: dict[int, int] = {}
         #: Says why a node may not join, by the registry of a federation; None if there is no registry.
         self.registered: Callable[[Hello, Caller], Refusal | None] | None = None
+        #: The nodes that the run has started.
+        self.placed = callers.Placed(run_id)
         #: Enrolments that are revoked.
         self.revoked: tuple[str, ...] = ()
         #: Client -> the node that has hosted it, if a certificate has proven who that is. No other node gets it.
@@ -263,14 +266,10 @@ class Membership:
 
     def _older(self, name: str, caller: Caller) -> Node | None:
         """The present node of this name, if the caller has proven that it is the same; nobody else replaces it."""
-        return self._nodes.get(name) if caller.proven == identity.node(name) else None
+        return found if (found := self._nodes.get(name)) and callers.is_same(name, caller, found.caller) else None
 
     def _why_not(self, hello: Hello, caller: Caller, older: Node | None, made: bool) -> Refusal | None:
         """Why a node may not join; None if it may. It would take the place of `older`."""
-        if not caller.is_node(hello.node):
-            return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
-        if caller.certificate and has_expired(caller.certificate, datetime.now(UTC)):  # after the connection was made
-            return Refusal(Failure(FailureCode.CERTIFICATE_EXPIRED, "its certificate has expired: it needs a new one"))
         if (minute := int(time.monotonic() // 60)) != self._minute:
             self._minute = minute
             self._joins.clear()
@@ -287,7 +286,8 @@ class Membership:
             over=self._over is not None,
         )
         by_registry = self.registered(hello, caller) if self.registered and not known.over else None
-        return by_registry or refusal(hello, known, made)
+        by_certificate = callers.refusal(hello, caller, self.placed, datetime.now(UTC))
+        return by_certificate or by_registry or refusal(hello, known, made)
 
     def _welcome_for(self, name: str, caller: Caller) -> Welcome:
         proof = local_key.proof(self.local_key, caller.asks) if self.local_key and caller.asks else b""

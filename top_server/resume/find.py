@@ -115,10 +115,10 @@ def settings_of(resumed: Resumed, directory: RunDirectory) -> RunConfig:
 def work_there(resumed: Resumed, config: RunConfig) -> None:
     """Changes to the working directory of the run; raises ConfigError if it is gone.
 
-    Local nodes import a task of the form module:factory from there. A record alone must not decide which code runs:
-    somebody may have given the run directory to the user. So the user must then be in that directory already.
+    Nodes that the run starts import a task of the form module:factory from there. A record alone must not decide which
+    code runs: somebody may have given the run directory to the user. So the user must then be in that directory.
     """
-    if config.local_nodes and ":" in config.task and resumed.directory.resolve() != Path.cwd():
+    if config.placed is not None and ":" in config.task and resumed.directory.resolve() != Path.cwd():
         raise ConfigError(
             f"{resumed.flag}: this run imports {config.task} from {resumed.directory}, according to its record",
             f"if you trust the code there, run: cd {shlex.quote(str(resumed.directory))}",

@@ -13,7 +13,8 @@ from fedgsp.options import shortened
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
-from fedgsp.settings.run import PROCESSES, RunConfig
+from fedgsp.settings.placing import PROCESSES
+from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import RECORD
 from fedgsp.settings.watching import WATCHING
 from top_server.record.directory import RunDirectory

@@ -73,7 +73,8 @@ NAMED = [name for name, one in FIELDS.items() if choices(one, NAMES) and not one
 def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
     value: Any
     for value in choices(FIELDS[name], NAMES):
-        check(dataclasses.replace(RunConfig(), **{name: value}), NAMES)
+        more = {"workers": 1} if name == "place" else {}
+        check(dataclasses.replace(RunConfig(), **{name: value}, **more), NAMES)
     almost: Any = choices(FIELDS[name], NAMES)[0] + "x"
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} cannot be '{almost}'; did you mean") as error:
         check(dataclasses.replace(RunConfig(), **{name: almost}), NAMES)
@@ -131,6 +132,7 @@ def test_a_value_out_of_range_is_refused_with_its_flag_and_a_remedy(name: str, v
         RunConfig(manager_ports="7100-7100"),
         RunConfig(local_nodes=1),
         RunConfig(local_nodes=3, clients=3),
+        RunConfig(place="local", workers=3, clients=3),
     ],
 )
 def test_a_value_at_the_edge_is_taken(config: RunConfig) -> None:
@@ -143,9 +145,14 @@ def test_a_value_at_the_edge_is_taken(config: RunConfig) -> None:
         (RunConfig(clients=3), "--clients"),
         (RunConfig(local_nodes=2), "--local-nodes 2"),
         (RunConfig(local_nodes=4, clients=3), "--local-nodes 4 is more than --clients 3"),
+        (RunConfig(place="local", workers=4, clients=3), "--workers 4 is more than --clients 3"),
+        (RunConfig(place="local", workers=2), "--workers 2 needs to know how many clients"),
+        (RunConfig(place="local"), "--place local does not know how many nodes.*give --workers"),
+        (RunConfig(workers=2, clients=2), "--workers 2 has no place"),
+        (RunConfig(place="local", workers=2, local_nodes=2, clients=2), "--local-nodes 2 is short for --place local"),
     ],
 )
-def test_local_nodes_and_clients_must_fit(config: RunConfig, what: str) -> None:
+def test_the_nodes_that_a_run_starts_and_their_clients_must_fit(config: RunConfig, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         check(config, NAMES)
 
@@ -156,8 +163,9 @@ def test_manager_ports_include_both_ends() -> None:
 
 
 def test_a_run_waits_for_all_of_its_local_nodes() -> None:
-    config = RunConfig(local_nodes=4, clients=24)
-    assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (4, 24)
+    for config in (RunConfig(local_nodes=4, clients=24), RunConfig(place="local", workers=4, clients=24)):
+        assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (4, 24)
+        assert config.placed == "local"
     config = RunConfig(min_nodes=5, min_clients=7)
     assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (5, 7)
 

@@ -3,21 +3,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedgsp.errors import PeerError, RunError, TaskError
-from fedgsp.options import parse_clients
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings
 from tests.support.events import some
 from tests.support.execute import python
-from top_server.nodes import local
-from top_server.nodes.local import blocks, commands, imports, running
+from top_server.placing import running as running_module
+from top_server.placing.base import About, Ended, Worker
+from top_server.placing.local import Local
 from top_server.record.directory import RunDirectory
 from top_server.record.events.processes import NodeJoined
 from top_server.record.journal import Journal
@@ -27,67 +26,32 @@ STAYS = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port}))
 #: Connects, and fails as soon as it is sent something.
 LEAVES = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); sys.exit(3)"
 FAILS = "import sys; print('first'); print('error: no such thing', file=sys.stderr); sys.exit({code})"
+LOGGER = "top_server.placing.running"
 
 
-@pytest.fixture(autouse=True)
-def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-ins of nodes need no imports."""
-    monkeypatch.setattr(local, "IMPORTS", [])
+@dataclass(frozen=True)
+class StandIn(Worker):
+    """A worker that runs another program, without the imports of nodes."""
+
+    command: Sequence[str] = ()
+
+    def arguments(self, host: str, folder: Path) -> list[str]:
+        return list(self.command)
 
 
-@given(st.data())
-def test_clients_are_dealt_evenly_in_order(data: st.DataObject) -> None:
-    clients = data.draw(st.integers(1, 400))
-    dealt = blocks(clients, data.draw(st.integers(1, clients)))
-    assert [client for block in dealt for client in block] == list(range(clients))
-    sizes = [len(block) for block in dealt]
-    assert max(sizes) - min(sizes) <= 1
+def running(
+    commands: Sequence[Sequence[str]], folder: Path, journal: Journal
+) -> AbstractAsyncContextManager[Callable[[], None]]:
+    """These programs as the workers node-0, node-1, ... of place local."""
 
+    def made(tell: Callable[[Ended], None]) -> Local:
+        return Local(None, About("run", folder / "place", tell))
 
-def test_each_node_is_told_its_clients_and_the_task() -> None:
-    config = RunConfig(local_nodes=2, clients=5, threads=3, task="mnist", task_option={"a": "b=c", "d": ""})
-    first, second = commands(config, "0.0.0.0:7000")
-    assert first[:2] == ["fedgsp_node", "start"]
-
-    def value(command: list[str], flag: str) -> str:
-        return command[command.index(flag) + 1]
-
-    assert [parse_clients(value(command, "--clients")) for command in (first, second)] == [(0, 1), (2, 3, 4)]
-    assert [value(command, "--name") for command in (first, second)] == ["node-0", "node-1"]
-    assert value(first, "--top-server") == "127.0.0.1:7000"
-    assert value(first, "--threads") == "3"
-    assert value(first, "--task") == "mnist"
-    assert [first[i + 1] for i, word in enumerate(first) if word == "--task-option"] == ["a=b=c", "d="]
-
-
-def test_nodes_share_what_torch_imports_for_an_optimiser_and_take_gpus_in_turn() -> None:
-    assert imports(RunConfig()) == imports(RunConfig(optimizer="sgd")) == []
-    assert imports(RunConfig(optimizer="adam")) == ["torch._dynamo"]
-    assert imports(RunConfig(optimizer="sgd", optimizer_option={"momentum": "0.9"})) == ["torch._dynamo"]
-    for device, told in (("auto", ["auto:0", "auto:1"]), ("cuda:1", ["cuda:1", "cuda:1"])):
-        found = commands(RunConfig(local_nodes=2, clients=2, device=device), "127.0.0.1:7000")
-        assert [command[command.index("--device") + 1] for command in found] == told
-
-
-def test_each_node_is_given_the_files_of_the_top_server(tmp_path: Path) -> None:
-    paths: dict[str, Any] = {f"tls_{name}": tmp_path / name for name in ("ca", "cert", "key")}
-    (command,) = commands(RunConfig(local_nodes=1, **paths), "127.0.0.1:7000")
-    for name in ("ca", "cert", "key"):
-        assert command[command.index(f"--tls-{name}") + 1] == str(tmp_path / name)
-
-
-def test_each_node_waits_for_a_silent_peer_as_long_as_the_top_server() -> None:
-    (command,) = commands(RunConfig(local_nodes=1, lost_after=12.5), "127.0.0.1:7000")
-    assert command[command.index("--lost-after") + 1] == "12.5"
-
-
-def test_a_single_node_hosts_all_clients_of_the_task() -> None:
-    (command,) = commands(RunConfig(local_nodes=1), "127.0.0.1:7000")
-    assert "--clients" not in command
-
-
-def test_no_local_nodes_are_no_commands() -> None:
-    assert commands(RunConfig(), "127.0.0.1:7000") == []
+    workers = [
+        StandIn(f"node-{index}", NodeSettings(), folder / f"node-{index}.log", command=command)
+        for index, command in enumerate(commands)
+    ]
+    return running_module.running("local", made, workers, journal)
 
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -152,7 +116,7 @@ class Heard(logging.Handler):
 
 
 async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> None:
-    logger, heard = logging.getLogger("top_server.nodes.local"), Heard()
+    logger, heard = logging.getLogger(LOGGER), Heard()
     logger.addHandler(heard)
     with Journal(RunDirectory(tmp_path)) as journal:
         stays = python("import sys; sys.stdin.read()")
@@ -166,7 +130,7 @@ async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> 
 
 async def played_until_both_have_left(tmp_path: Path, others: tuple[str, ...] = (), over: bool = False) -> None:
     """Two nodes that join and end one after the other; returns if the run goes on without them."""
-    logger = logging.getLogger("top_server.nodes.local")
+    logger = logging.getLogger(LOGGER)
     with Journal(RunDirectory(tmp_path)) as journal:
         async with meeting() as (port, there):
             command = python(LEAVES.format(port=port))
@@ -212,3 +176,42 @@ async def test_the_end_of_the_body_by_others_is_passed_on(tmp_path: Path) -> Non
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_workers_that_are_stopped_by_name_end_and_the_others_stay(tmp_path: Path) -> None:
+    told: list[Ended] = []
+    place = Local(None, About("run", tmp_path / "place", told.append))
+    async with meeting() as (port, there):
+        command = python(STAYS.format(port=port))
+        one, other = (
+            StandIn(name, NodeSettings(), tmp_path / f"{name}.log", command=command) for name in ("one", "other")
+        )
+        await place.start([one])
+        first, _ = await there.get()
+        await place.start([other])
+        second, _ = await there.get()
+        await place.stop(["one", "nobody"])
+        assert await first.read() == b"!"
+        assert await second.readexactly(1) == b"!"
+        await place.stop()
+        assert await second.read() == b""
+    assert told == []
+
+
+async def test_a_worker_that_is_to_come_back_is_not_lost(tmp_path: Path) -> None:
+    class Coming(Local):
+        async def start(self, workers: Sequence[Worker]) -> None:
+            for worker in workers:
+                self.about.tell(Ended(worker.name, None, "its machine is needed by others", returns=True))
+
+    def made(tell: Callable[[Ended], None]) -> Coming:
+        return Coming(None, About("run", tmp_path, tell))
+
+    heard = Heard()
+    logging.getLogger(LOGGER).addHandler(heard)
+    worker = StandIn("node-0", NodeSettings(), tmp_path / "node-0.log")
+    with Journal(RunDirectory(tmp_path)) as journal:
+        async with running_module.running("cluster", made, [worker], journal):
+            assert await heard.message == "cluster node-0 ended: its machine is needed by others; it is to come back"
+            await asyncio.sleep(0)  # a cancellation would come here
+    logging.getLogger(LOGGER).removeHandler(heard)

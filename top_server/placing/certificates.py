@@ -1,0 +1,122 @@
+"""Certificates of workers, and of a top server that has none and whose workers are on other machines.
+
+They are issued by the CA of the federation if the run has one, and otherwise by a CA of the run, whose key stays in
+the run directory and is never handed out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedgsp.addresses import check_host
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
+from fedgsp.identity import TOP_SERVER, worker
+from fedgsp.owners import check_secret
+from fedgsp.settings.run import RunConfig
+from top_server.nodes.callers import enrolment_of
+from top_server.placing.base import CA, OWN, private
+
+if TYPE_CHECKING:
+    from top_server.federation.authority import Authority
+
+#: How long certificates are good that a start of the top server makes. They are made anew at the next start.
+LIFE = dt.timedelta(days=90)
+_CA, _KEY, _TOP_SERVER = "ca.pem", "ca.key", "top-server.pem"
+#: The port that a run takes whose workers are on other machines, unless --listen says another.
+ANYWHERE = "0.0.0.0:0"
+
+
+def check(config: RunConfig) -> None:
+    """Raises ConfigError for connections that workers on other machines could not use."""
+    if config.insecure:
+        raise ConfigError(
+            f"--place {config.placed} gives each process a certificate, and --insecure is for connections without TLS",
+            "drop --insecure",
+        )
+    if config.tls_files is not None and config.federation is None:
+        raise ConfigError(
+            f"--place {config.placed} gives each worker a certificate, and the key of the CA of --tls-ca is not here",
+            "drop the three --tls flags: the run then has a CA of its own; or give --federation",
+        )
+
+
+def connected(config: RunConfig, folder: Path, host: str) -> RunConfig:
+    """The settings with which a run connects to workers on other machines, who reach it at `host`.
+
+    Without a federation it makes a certificate, issued by the CA of the run in `folder`. Raises UserError.
+    """
+    check_host("place option host", host)
+    listen = ANYWHERE if config.listen == RunConfig().listen else config.listen
+    if config.federation is not None:
+        return dataclasses.replace(config, listen=listen, host=(*config.host, host))
+    from fedgsp.certificates import new_key, now, pem_of, pem_of_key  # here: other runs need no cryptography
+
+    hosts = sorted({*dataclasses.replace(config, listen=listen).hosts, host.strip("[]").partition("%")[0]})
+    own, key = _authority(folder), new_key()
+    certificate = own.issued(TOP_SERVER, hosts, key.public_key(), now() + LIFE)
+    both = folder / _TOP_SERVER
+    write_secret(both, pem_of(certificate) + pem_of_key(key))
+    return dataclasses.replace(config, listen=listen, tls_ca=folder / _CA, tls_cert=both, tls_key=both)
+
+
+class Certificates:
+    """Issues the certificates of the workers of a run."""
+
+    def __init__(self, authority: Authority, run: str) -> None:
+        self._authority = authority
+        self._run = run
+
+    def secrets(self, name: str) -> Mapping[str, bytes]:
+        """The files of a worker: it has a key of its own, and is dialled by its name, wherever it runs."""
+        from fedgsp.certificates import new_key, now, pem_of, pem_of_key
+
+        key, until = new_key(), now() + LIFE
+        found = self._authority.for_worker(worker(name), enrolment_of(self._run, name), key.public_key(), until)
+        return {CA: pem_of(self._authority.certificate), OWN: pem_of(found) + pem_of_key(key)}
+
+
+def issuer(config: RunConfig, folder: Path, run: str) -> Certificates | None:
+    """Who issues the certificates of workers; None if the run has no TLS, or a CA whose key is not here.
+
+    `config` are the settings of connections: see `connected`.
+    """
+    if config.federation is not None:
+        from top_server.federation.folder import opened
+
+        return Certificates(opened(config.federation).authority(), run)
+    if config.tls_ca == folder / _CA:
+        return Certificates(_authority(folder), run)
+    return None
+
+
+def _authority(folder: Path) -> Authority:
+    """The CA of the run in its folder, made if there is none. Only one top server at a time has this folder."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from fedgsp.certificates import pem_of, pem_of_key
+    from top_server.federation.authority import Authority, new_authority
+
+    if not (folder / _CA).exists():
+        made = new_authority()
+        private(folder)
+        write_secret(folder / _KEY, pem_of_key(made.key))
+        write_secret(folder / _CA, pem_of(made.certificate))
+        return made
+    try:
+        (certificate, _), (key, status) = (read_secret(folder / name, MOST_OF_PEM) for name in (_CA, _KEY))
+        check_secret("the key of the run", folder / _KEY, status)
+        found = load_pem_private_key(key, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key is of another kind")
+        return Authority(x509.load_pem_x509_certificate(certificate), found)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"the CA of the run in {folder} cannot be used: {error}", f"remove {folder}: a new one is then made"
+        ) from None
