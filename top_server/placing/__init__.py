@@ -8,10 +8,22 @@ from fedgsp.errors import ConfigError
 from fedgsp.parts import Parts
 from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
+from top_server.placing.ray.options import RayOptions
+from top_server.placing.ray.options import check as check_ray
 
 PLACES: Parts[Place] = Parts(
     "place",
-    {"local": Place(help="on this machine", code="top_server.placing.local:Local")},
+    {
+        "local": Place(help="on this machine", code="top_server.placing.local:Local"),
+        "ray": Place(
+            help="in a Ray cluster",
+            code="top_server.placing.ray.place:Ray",
+            options=RayOptions,
+            remote=True,
+            packages={"ray": "fedgsp[ray]"},
+            check=check_ray,
+        ),
+    },
     Place,
 )
 
