@@ -70,7 +70,8 @@ class Connection:
         """Ends the driver, and so all actors that it has."""
         self._stdin.close()
         try:
-            await within(_END_S, self._process.wait())
+            with suppress(TimeoutError):
+                await within(_END_S, self._process.wait())
         finally:
             with suppress(ProcessLookupError):
                 self._process.kill()

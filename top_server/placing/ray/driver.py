@@ -6,14 +6,16 @@ import asyncio
 import base64
 import json
 import os
+import socket
 import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from fedgsp.addresses import split_address
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
 from top_server.placing.ray.machine import Machine
-from top_server.placing.ray.options import LOCAL
+from top_server.placing.ray.options import AUTO, CLIENT, LOCAL
 from top_server.placing.ray.words import missing, refusal, why_lost
 
 NAMESPACE = "fedgsp"
@@ -23,17 +25,20 @@ _WAITS_S = 5.0
 _AGAIN_S, _UNREACHABLE_S = 1.0, 120.0
 #: How long an actor may take to remove its folder.
 _CLEAR_S = 10.0
+#: How long the first connection to an address may take.
+_REACH_S = 10.0
 
 
 def main() -> int:
     """Serves the top server until standard input ends."""
     to_top_server = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # Ray writes to standard output
-    first = json.loads(sys.stdin.buffer.readline())
+    first = json.loads(sys.stdin.buffer.readline())  # the other lines come after the answer to this one
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     try:
+        _reach(first["address"])
         ray.init(**_settings(first))
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         what, remedy = refusal(str(error), first["address"])
@@ -43,6 +48,13 @@ def main() -> int:
     asyncio.run(Driver(ray, first["run"], to_top_server).serve())
     ray.shutdown()
     return 0
+
+
+def _reach(address: str) -> None:
+    """Raises OSError if nothing listens at an address. Ray would try it for minutes."""
+    if address not in (AUTO, LOCAL):
+        host, port = split_address(address.removeprefix(CLIENT))
+        socket.create_connection((host.strip("[]"), port), _REACH_S).close()
 
 
 def _settings(first: Line) -> dict[str, Any]:
@@ -146,10 +158,13 @@ class Driver:
         asked = {"CPU": line["cpus"], "GPU": line["gpus"], "memory": line["memory"] << 20}
         asked = {resource: amount for resource, amount in asked.items() if amount}
         where = asyncio.ensure_future(self._asked(actor.where, line["marker"], line["token"]))
-        while not (await asyncio.wait([where], timeout=_WAITS_S))[0]:
-            machines = [found["Resources"] for found in self._ray.nodes() if found["Alive"]]
-            self._tell("waits", name, missing=missing(asked, machines))
-        found: Line = await where
+        try:
+            while not (await asyncio.wait([where], timeout=_WAITS_S))[0]:
+                machines = [found["Resources"] for found in self._ray.nodes() if found["Alive"]]
+                self._tell("waits", name, missing=missing(asked, machines))
+            found: Line = await where
+        finally:
+            where.cancel()
         return found
 
     async def _asked(self, method: Any, *arguments: Any) -> Any:

@@ -53,6 +53,7 @@ class Machine:
         """Starts the worker, in `folder` if that is here; does nothing if it has been started."""
         if self._process is not None:
             return
+        here = folder if await asyncio.to_thread(os.path.isdir, folder) else None
         for name, content in secrets.items():
             write_secret(self._folder / name, content.encode(), lasting=False)
         with self._output.open("ab") as output:
@@ -62,13 +63,13 @@ class Machine:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                cwd=folder if Path(folder).is_dir() else None,
+                cwd=here,
                 env={**os.environ, LIFELINE_VARIABLE: "stdin"},
                 start_new_session=True,
             )
 
     async def more(self, offset: int) -> tuple[bytes, int | None]:
-        """The output from `offset` on, or a piece of it; and the exit code, if the worker has ended and this is all."""
+        """A piece of the output, from `offset` on; with the exit code, if the worker has ended and this is all."""
         assert self._process is not None
         with suppress(TimeoutError):
             await within(_PATIENCE_S, self._process.wait())

@@ -22,8 +22,8 @@ class RayOptions(RemoteOptions):
 
     address: str = setting(
         AUTO,
-        "the cluster: the one that this machine belongs to or that RAY_ADDRESS names (auto), ray://HOST:PORT, HOST:PORT,"
-        " or one on this machine for this run alone (local)",
+        "the cluster: that of RAY_ADDRESS or of this machine (auto), ray://HOST:PORT, HOST:PORT, or one that is made"
+        " on this machine for the run (local)",
     )
     working_dir: Path | None = setting(
         None, "folder that Ray copies to the machines of workers, which run there; such as that of your task's module"

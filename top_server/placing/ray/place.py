@@ -7,7 +7,6 @@ import base64
 import logging
 import secrets
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from top_server.placing.base import About, Ended, Placing, Worker, private
 from top_server.placing.ray.connection import Connection, opened
 from top_server.placing.ray.lines import Line
 from top_server.placing.ray.options import RayOptions
+from top_server.placing.ray.words import lacks_package
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,7 @@ class Ray(Placing):
         await asyncio.gather(*lives, return_exceptions=True)
         if self._driver is not None and not self._lives:
             driver, self._driver = self._driver, None
-            with suppress(TimeoutError):
-                await driver.end()
+            await driver.end()
 
     async def _live(self, worker: Worker) -> None:
         """The life of a worker, on one machine after the other."""
@@ -110,6 +109,8 @@ class Ray(Placing):
             line = await within(self.options.start_timeout, self._waited(driver, name, missing))
         except TimeoutError:
             driver.send(do="stop", worker=name)
+            while (await driver.of(name))["tell"] not in ("ended", "lost"):
+                pass
             waited = f"it had no machine for {self.options.start_timeout:.0f} s: {missing[-1]}"
             return 0.0, Ended(name, None, waited)
         began = asyncio.get_running_loop().time()
@@ -117,7 +118,8 @@ class Ray(Placing):
             driver.send(do="begin", worker=name, **_order(worker, line))
             line = await self._watched(driver, worker)
         if line["tell"] == "lost":
-            return began, Ended(name, None, line["reason"], returns=True)
+            lacks = lacks_package(line["reason"])
+            return began, Ended(name, None, lacks or line["reason"], returns=not lacks)
         return began, Ended(name, line["code"])
 
     async def _waited(self, driver: Connection, name: str, missing: list[str]) -> Line:

@@ -1,11 +1,13 @@
 """What Ray says and shows, in our words. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping
+from textwrap import shorten
 
-from fedgsp.words import counted
-
-#: What a worker asks for -> the resource of Ray, and how many of its units are one of ours.
-RESOURCES = {"CPUs": ("CPU", 1), "GPUs": ("GPU", 1), "MiB of memory": ("memory", 1 << 20)}
+#: The resources of a worker as Ray names them, with their words and how many units of Ray's are one of ours.
+_RESOURCES = {"CPU": ("CPU", 1), "GPU": ("GPU", 1), "memory": ("MiB of memory", 1 << 20)}
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MOST_CHARACTERS = 300
 
 
 def missing(asked: Mapping[str, float], machines: Iterable[Mapping[str, float]]) -> str:
@@ -20,19 +22,20 @@ def missing(asked: Mapping[str, float], machines: Iterable[Mapping[str, float]])
         return f"each machine with {_in_words(asked)} is taken; there {'is' if fits == 1 else 'are'} {fits}"
     largest = {name: max(machine.get(name, 0) for machine in found) for name in asked}
     together = " together" if all(largest[name] >= amount for name, amount in asked.items()) else ""
-    return (
-        f"none of {counted(len(found), 'machine')} has {_in_words(asked)}{together}; a machine has at most"
-        f" {_in_words(largest)}"
-    )
+    return f"no machine of {len(found)} has {_in_words(asked)}{together}; a machine has at most {_in_words(largest)}"
 
 
 def why_lost(text: str) -> str:
-    """Why an actor has died, of what Ray says of it in many lines."""
-    lines = [line.strip().removesuffix(".") for line in text.splitlines() if line.strip()]
-    if not lines:
-        return "Ray gives no reason"
-    fitting = [line for line in lines if "ModuleNotFoundError: " in line or " because " in line]
-    return fitting[0] if fitting else lines[-1 if "Traceback" in text else 0]
+    """Why an actor has died: the end of what Ray says of it in many lines."""
+    lines = [line.strip().removesuffix(".") for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+    return shorten(lines[-1], _MOST_CHARACTERS, placeholder=" ...") if lines else "Ray gives no reason"
+
+
+def lacks_package(reason: str) -> str:
+    """What to say of the loss of an actor that could not be imported; empty if that is not the reason."""
+    if not reason.startswith("ModuleNotFoundError: "):
+        return ""
+    return f"the machine lacks a package: {reason}. Install FedGSP there, in the Python of Ray, as it is here"
 
 
 def refusal(text: str, address: str) -> tuple[str, str]:
@@ -50,9 +53,6 @@ def refusal(text: str, address: str) -> tuple[str, str]:
 
 
 def _in_words(amounts: Mapping[str, float]) -> str:
-    parts = [
-        f"{amounts[name] / unit:,.6g} {words}"
-        for words, (name, unit) in RESOURCES.items()
-        if name in amounts
-    ]
-    return " and ".join(parts)
+    return " and ".join(
+        f"{amounts[name] / unit:,.6g} {word}" for name, (word, unit) in _RESOURCES.items() if name in amounts
+    )
