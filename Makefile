@@ -17,10 +17,10 @@ PEERS ?=
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs results bench chaos protos pages lock dist clean
+.PHONY: help install demo test test-slurm check docs results bench chaos protos pages lock dist clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 install: $(INSTALLED)  ## make the environment
 
@@ -42,6 +42,10 @@ demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory u
 
 test: $(INSTALLED)  ## run the tests, in three processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
+
+test-slurm: $(INSTALLED)  ## install Slurm from the packages of Debian, as root, and play the tests against a cluster on this machine
+	command -v slurmctld >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm
+	$(BIN)/pytest -m slurm $(PYTEST_FLAGS)
 
 check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated files, results, and the site of docs/
 	$(BIN)/ruff check

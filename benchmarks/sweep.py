@@ -17,6 +17,9 @@ table: the mean over seeds as a bar, each seed as a dot.
 --keep writes the summary of each finished run into docs/results/data/EXPERIMENT, for tables and pictures that can be
 recomputed (`python -m benchmarks.results`). The code must be committed. --weights also keeps the final models. If the
 summary of a run with these models is there already, only the models are added.
+
+--only NUMBER plays one of the runs, in the order of the seeds and, for each seed, of the variants. So the tasks of a
+job array play a sweep: see docs/slurm.md.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 
@@ -48,6 +51,8 @@ from fedgsp.settings.run_files import TRAINING
 from top_server.record.directory import RunDirectory
 from top_server.resume.state import is_in
 from top_server.sizes import PAPER
+
+T = TypeVar("T")
 
 PROGRAM = (sys.executable, "-m", "top_server")
 #: Settings of other panels that change the results of a run.
@@ -87,6 +92,12 @@ def main() -> None:
         "--keep", action="store_true", help="keep the summary of each finished run in docs/results/data"
     )
     parser.add_argument("--weights", action="store_true", help="with --keep, also keep the final models of each run")
+    parser.add_argument(
+        "--only",
+        type=int,
+        metavar="NUMBER",
+        help="play only the run of this number, from 0 on, and print no table: one task of a job array",
+    )
     parser.add_argument("--table", action="store_true", help="play no run; print the table of the finished runs")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table (needs the extra `plots`)")
     arguments = parser.parse_args()
@@ -131,11 +142,15 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
             for name in (arguments.experiment.stem, *names):
                 check_name(name)
             code_here()
+        if arguments.only is not None:
+            asked = dict([chosen(list(asked.items()), arguments.only)])
         for directory, settings in asked.items():
             if not run(settings, directory):
                 failed.append(directory)
             elif arguments.keep:
                 keep_once(directory, arguments.experiment.stem, variants[directory], arguments.weights)
+    if arguments.only is not None:
+        return failed
     sweep_report.tell(runs, arguments.figures)
     if arguments.per_client:
         sweep_report.tell_clients(runs)
@@ -150,6 +165,13 @@ def keep_once(directory: Path, experiment: str, variant: str, weights: bool = Fa
         keep(directory, experiment, variant, code_here(began=began(directory)), weights=weights)
     elif weights:
         keep_models(directory, experiment, variant)
+
+
+def chosen(runs: list[T], number: int) -> T:
+    """The run of a number; ConfigError if there are fewer."""
+    if not 0 <= number < len(runs):
+        raise ConfigError(f"--only is {number}, and there are {len(runs)} runs", f"give 0 to {len(runs) - 1}")
+    return runs[number]
 
 
 def numbers(text: str) -> list[int]:
@@ -247,7 +269,8 @@ def begun(settings: dict[str, Any], directory: Path) -> list[str]:
     directory.parent.mkdir(parents=True, exist_ok=True)
     config = beside(directory, ".toml")
     config.write_text(tomli_w.dumps(settings), encoding="utf-8")
-    return [*PROGRAM, "--config", str(config), "--run-dir", str(directory)]
+    anywhere = [] if "listen" in settings else ["--listen", "127.0.0.1:0"]  # tasks of an array may share a machine
+    return [*PROGRAM, *anywhere, "--config", str(config), "--run-dir", str(directory)]
 
 
 def run(settings: dict[str, Any], directory: Path) -> bool:

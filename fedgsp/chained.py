@@ -1,7 +1,6 @@
 """Files of JSON lines in which every line has the SHA-256 of the line before, so that no line can be changed alone."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import check_regular, parse_json
+from fedgsp.locks import try_lock
 
 #: What stands in the place of the hash in the first line.
 BEGIN = "0" * 64
@@ -98,10 +98,9 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
                 self._file = stack.enter_context(open(os.open(path, flags, 0o600), "ab", buffering=0))
                 check_regular(path)
                 os.fchmod(self._file.fileno(), 0o600)
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not try_lock(self._file):
+                    raise ConfigError(f"another process writes {path}", "wait for its end, or stop it")
                 self._continue()
-            except BlockingIOError:
-                raise ConfigError(f"another process writes {path}", "wait for its end, or stop it") from None
             except OSError as error:
                 raise not_written(path, error) from error
             stack.pop_all()

@@ -77,6 +77,10 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
     _ending.clear()
 
     def stop(code: int) -> None:
+        # A scheduler may send SIGTERM twice: to all processes of a job, and by way of its script. The second one must
+        # not cut off what the first one began.
+        if code in asked and code == SIGNAL_EXIT_CODES[signal.SIGTERM]:
+            return
         _ending.set()
         asked.append(code)
         task.cancel()

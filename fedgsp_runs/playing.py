@@ -57,7 +57,8 @@ def run(
     `task` is the name of a task, as for `--task`, or a class. A class of a notebook or a script is written as a module
     into the run directory, with what it uses. `options` are the options of the task. `clients` is the number of
     clients, by default all of the task, on `nodes` node processes. `settings` are all other settings of a run, by the
-    names that they have in TOML (docs/settings.md), such as `learning_rate=0.05` or `merge_option={"eta": 0.1}`.
+    names that they have in TOML (docs/settings.md), such as `learning_rate=0.05` or `merge_option={"eta": 0.1}`. With
+    `place`, the node processes are started there and not on this machine.
 
     Works in a notebook, in a script without a main guard, and in tests. If this process is interrupted or ends, all
     processes of the run end; `resume` continues it.
@@ -80,9 +81,10 @@ def run(
         "task": name,
         "task_option": {key: _text(value) for key, value in (options or {}).items()},
         "clients": count,
-        "local_nodes": min(NODES, count) if nodes is None else nodes,
+        "workers" if "place" in settings else "local_nodes": min(NODES, count) if nodes is None else nodes,
     }
-    told.setdefault("listen", "127.0.0.1:0")
+    if "place" not in settings:  # which may need another address
+        told.setdefault("listen", "127.0.0.1:0")
     text = tomli_w.dumps({key: _plain(value) for key, value in told.items() if value is not None})
     parse(RunConfig, text, Path("run()"))  # before a process is started
     with tempfile.TemporaryDirectory() as folder:

@@ -51,22 +51,27 @@ def sweep(
     out: Path | str,
     seeds: Sequence[int] = (0,),
     task: str | Callable[..., Task] = "digits",
+    only: int | None = None,
     **settings: Any,
 ) -> Sweep:
     """Plays every variant with every seed, and returns the runs.
 
     `variants` are the settings of `run` that differ, by a name for each variant; `settings` are those of all. The
     directory of a run is `out/NAME-SEED`. A run that is finished there is not played again, and an unfinished one is
-    resumed; both only if it has the same settings. Raises UserError as `run` does.
+    resumed; both only if it has the same settings. With `only`, one run is played and returned: that of this number,
+    counted from 0, seed by seed. So the tasks of a job array can play a sweep. Raises UserError as `run` does.
     """
     runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
-    for seed in seeds:
-        for name, own in variants.items():
-            if not name or "/" in name or name.startswith("."):
-                raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
-            directory = Path(out) / f"{name}-{seed}"
-            told = {"task": task, **settings, **own, "seed": seed}
-            runs[name][seed] = _played(directory, told)
+    asked = [(seed, name) for seed in seeds for name in variants]
+    for name in variants:
+        if not name or "/" in name or name.startswith("."):
+            raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
+    if only is not None and not 0 <= only < len(asked):
+        raise ConfigError(f"`only` is {only}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")
+    for seed, name in asked if only is None else [asked[only]]:
+        directory = Path(out) / f"{name}-{seed}"
+        told = {"task": task, **settings, **variants[name], "seed": seed}
+        runs[name][seed] = _played(directory, told)
     return Sweep(runs)
 
 

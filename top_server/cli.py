@@ -28,6 +28,7 @@ from top_server.ending import run_recorded
 from top_server.federation import commands as commands_of_federation
 from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.placing import PLACES, certificates
+from top_server.placing.slurm.command import slurm
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
@@ -346,7 +347,7 @@ def grouping_service(
 
 
 _OTHERS = (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke)
-for command in (*_OTHERS, commands_of_kubernetes.kubernetes, commands_of_trackers.export):
+for command in (*_OTHERS, commands_of_kubernetes.kubernetes, slurm, commands_of_trackers.export):
     app.command()(command)
 
 

@@ -58,6 +58,19 @@ def test_variants_with_a_dot_in_their_names_have_files_of_their_own(
         assert config.with_name(f"0.5-alpha{alpha}-0.log").exists()
 
 
+def test_the_tasks_of_a_job_array_play_one_run_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = Played(monkeypatch)
+    asked = [experiment(tmp_path, {"a": {}, "b": {}}), "--out", tmp_path, "--seeds", "0,1", "--only"]
+    for number in range(4):
+        swept(monkeypatch, *asked, number)
+    assert list(played.settings) == ["a-0", "b-0", "a-1", "b-1"]
+    assert "|" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="--only is 4, and there are 4 runs; give 0 to 3"):
+        swept(monkeypatch, *asked, 4)
+
+
 def test_when_runs_fail_the_others_go_on_and_the_failed_are_named_with_their_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,10 @@ def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_pa
     table = found.table
     assert list(table["variant"]) == ["slow", "fast"]
     assert table["score"].notna().all()
+    (one,) = sweep(variants, out=tmp_path, only=1, **common).runs[[*variants][1]].values()
+    assert one.directory == tmp_path / f"{[*variants][1]}-0"
+    with pytest.raises(ConfigError, match="`only` is 9"):
+        sweep(variants, out=tmp_path, only=9, **common)
     again = sweep(variants, out=tmp_path, **common)
     assert again.runs["slow"][0].events == found.runs["slow"][0].events
     one = found.runs["fast"][0]

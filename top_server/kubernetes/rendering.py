@@ -31,7 +31,7 @@ TLS = Path("/tls")
 PATIENCE_S = 3600.0
 #: What the manifests say themselves; settings of a person would contradict them.
 _OURS = (
-    *("listen", "manager_ports", "run_dir", "local_nodes", "clients", "federation", "host"),
+    *("listen", "manager_ports", "run_dir", "place", "workers", "local_nodes", "clients", "federation", "host"),
     *("tls_ca", "tls_cert", "tls_key", "insecure"),
 )
 

@@ -10,6 +10,8 @@ from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
 from top_server.placing.ray.options import RayOptions
 from top_server.placing.ray.options import check as check_ray
+from top_server.placing.slurm.commands import check_installed
+from top_server.placing.slurm.options import SlurmOptions
 
 PLACES: Parts[Place] = Parts(
     "place",
@@ -22,6 +24,13 @@ PLACES: Parts[Place] = Parts(
             remote=True,
             packages={"ray": "fedgsp[ray]"},
             check=check_ray,
+        ),
+        "slurm": Place(
+            help="tasks of a job array that Slurm starts in a cluster",
+            code="top_server.placing.slurm.place:Slurm",
+            options=SlurmOptions,
+            remote=True,
+            check=lambda _: check_installed(),
         ),
     },
     Place,

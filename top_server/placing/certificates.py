@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedgsp.addresses import check_host
+from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import TOP_SERVER, worker
@@ -33,6 +34,11 @@ ANYWHERE = "0.0.0.0:0"
 
 def check(config: RunConfig) -> None:
     """Raises ConfigError for connections that workers on other machines could not use."""
+    if config.listen != RunConfig().listen and not leaves_machine(config.listen):
+        raise ConfigError(
+            f"--listen {config.listen} is on loopback, where workers of --place {config.placed} cannot reach it",
+            "leave it out: the run then takes a free port of all addresses of this machine",
+        )
     if config.insecure:
         raise ConfigError(
             f"--place {config.placed} gives each process a certificate, and --insecure is for connections without TLS",

@@ -1,6 +1,5 @@
 """What a run has of its place: settings of its connections, and its workers. A run without a place has no workers."""
 
-import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -63,24 +62,22 @@ class Workers:
             yield lambda: None
             return
         place, options = self._place, self._options
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(place.guard())
-            issued = certificates.issuer(self.connected, self._folder, self._run)
-            found = workers(
-                self.connected,
-                self._dialled(address),
-                self._directory.logs.absolute(),
-                self._directory.state.absolute(),
-                options.resources(self.config.threads) if isinstance(options, RemoteOptions) else None,
-                issued.secrets if issued else lambda _: {},
-            )
+        issued = certificates.issuer(self.connected, self._folder, self._run)
+        found = workers(
+            self.connected,
+            self._dialled(address),
+            self._directory.logs.absolute(),
+            self._directory.state.absolute(),
+            options.resources(self.config.threads) if isinstance(options, RemoteOptions) else None,
+            issued.secrets if issued else lambda _: {},
+        )
 
-            def made(tell: Callable[[Ended], None]) -> Placing:
-                placing: Placing = place.load()(options, About(self._run, self._folder, tell))
-                return placing
+        def made(tell: Callable[[Ended], None]) -> Placing:
+            placing: Placing = place.load()(options, About(self._run, self._folder, tell))
+            return placing
 
-            async with running(place.name, made, found, journal) as may_end:
-                yield may_end
+        async with running(place, made, found, journal) as may_end:
+            yield may_end
 
     def _dialled(self, address: str) -> str:
         """Where workers dial the top server."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedgsp.children import tail
 from fedgsp.errors import PeerError, RunError, UserError
-from top_server.placing.base import Ended, Placing, Worker
+from top_server.placing.base import Ended, Place, Placing, Worker
 from top_server.record.journal import Journal, Line
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def error_of(ended: Ended, place: str, said: str) -> UserError:
 
 @contextlib.asynccontextmanager
 async def running(
-    place: str, made: Callable[[Callable[[Ended], None]], Placing], workers: Sequence[Worker], journal: Journal
+    place: Place, made: Callable[[Callable[[Ended], None]], Placing], workers: Sequence[Worker], journal: Journal
 ) -> AsyncIterator[Callable[[], None]]:
     """Starts the workers and stops them after the body; `made` makes the place, given what is to be told of ends.
 
@@ -63,26 +63,27 @@ async def running(
     def ended(one: Ended) -> None:
         log = logs[one.worker]
         if one.returns:
-            logger.warning("%s; it is to come back", what_ended(one, place))
+            logger.warning("%s; it is to come back", what_ended(one, place.name))
             return
         if one.code == 0:
             return
         gone.add(one.worker)
         said = tail(log)
-        if (
-            one.worker not in joined and not begun
-        ):  # its log may be removed with the run directory: see `is_worth_keeping`
-            end(error_of(one, place, f"its log ends: {said}"))
+        # The log may be removed with the run directory: see `is_worth_keeping`.
+        if one.worker not in joined and not begun:
+            end(error_of(one, place.name, f"its log ends: {said}"))
             return
-        error = error_of(one, place, f"its log, {log}, ends: {said}")
+        error = error_of(one, place.name, f"its log, {log}, ends: {said}")
         logger.warning("%s", error)
         if len(gone) == len(workers) and joined <= gone:
             end(RunError(f"no node is left: {error.what}", error.remedy))
 
-    placing = made(ended)
+    with place.guard():
+        placing = made(ended)
     unsubscribe = journal.subscribe(notice)
     try:
-        await placing.start(workers)
+        with place.guard():
+            await placing.start(workers)
         yield over.set
     except asyncio.CancelledError:
         # As in asyncio.timeout: the error is raised only if this was the only cancellation.
@@ -92,4 +93,5 @@ async def running(
     finally:
         over.set()
         unsubscribe()
-        await placing.stop()
+        with place.guard():
+            await placing.stop()

@@ -15,9 +15,18 @@ IMPORTS = ["fedgsp_node.cli", "fedgsp_node.server"]
 OF_OPTIMIZERS = ["torch._dynamo"]
 
 
-def name_of(index: int) -> str:
+#: What the name of a worker looks like.
+NAME = "node-{number}"
+
+
+def name_of(number: int) -> str:
     """The name of a worker in the record, and of its log file."""
-    return f"node-{index}"
+    return NAME.format(number=number)
+
+
+def number_of(name: str) -> int:
+    """The inverse of `name_of`."""
+    return int(name.rpartition("-")[2])
 
 
 def blocks(clients: int, nodes: int) -> list[range]:

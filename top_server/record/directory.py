@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -16,6 +15,7 @@ from typing import IO
 
 from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written
+from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
@@ -146,10 +146,8 @@ def close_to_others(directory: RunDirectory, flag: str) -> None:
 
 def lock(file: IO[bytes], directory: RunDirectory) -> None:
     """Lock a file of the record until this process closes it or ends; ConfigError if another process has the lock."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"another top server records in {directory.path}", "wait for its end, or stop it") from None
+    if not try_lock(file):
+        raise ConfigError(f"another top server records in {directory.path}", "wait for its end, or stop it")
 
 
 def _never_began(directory: RunDirectory) -> bool:

@@ -73,7 +73,7 @@ NAMED = [name for name, one in FIELDS.items() if choices(one, NAMES) and not one
 def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
     value: Any
     for value in choices(FIELDS[name], NAMES):
-        more = {"workers": 1} if name == "place" else {}
+        more: dict[str, Any] = {"workers": 1} if name == "place" else {}
         check(dataclasses.replace(RunConfig(), **{name: value}, **more), NAMES)
     almost: Any = choices(FIELDS[name], NAMES)[0] + "x"
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} cannot be '{almost}'; did you mean") as error:

@@ -14,6 +14,7 @@ from fedgsp.errors import PeerError, RunError, TaskError
 from fedgsp.settings.run import NodeSettings
 from tests.support.events import some
 from tests.support.execute import python
+from top_server.placing import PLACES
 from top_server.placing import running as running_module
 from top_server.placing.base import About, Ended, Worker
 from top_server.placing.local import Local
@@ -51,7 +52,7 @@ def running(
         StandIn(f"node-{index}", NodeSettings(), folder / f"node-{index}.log", command=command)
         for index, command in enumerate(commands)
     ]
-    return running_module.running("local", made, workers, journal)
+    return running_module.running(PLACES["local"], made, workers, journal)
 
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -211,7 +212,7 @@ async def test_a_worker_that_is_to_come_back_is_not_lost(tmp_path: Path) -> None
     logging.getLogger(LOGGER).addHandler(heard)
     worker = StandIn("node-0", NodeSettings(), tmp_path / "node-0.log")
     with Journal(RunDirectory(tmp_path)) as journal:
-        async with running_module.running("cluster", made, [worker], journal):
-            assert await heard.message == "cluster node-0 ended: its machine is needed by others; it is to come back"
+        async with running_module.running(PLACES["local"], made, [worker], journal):
+            assert await heard.message == "local node-0 ended: its machine is needed by others; it is to come back"
             await asyncio.sleep(0)  # a cancellation would come here
     logging.getLogger(LOGGER).removeHandler(heard)
