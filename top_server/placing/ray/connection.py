@@ -15,6 +15,7 @@ from fedgsp.lifecycle import python_module
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
 
+DRIVER = "top_server.placing.ray.driver"
 #: How long Ray may take to connect, or to make a cluster on this machine, or to copy the working directory.
 CONNECT_TIMEOUT_S = 120.0
 #: How long the driver may take to end.
@@ -96,7 +97,7 @@ async def opened(first: Mapping[str, Any], log: Path) -> Connection:
     """A driver that is connected to a cluster, and writes to the end of `log`; raises UserError."""
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
-            *python_module("top_server.placing.ray.driver"),
+            *python_module(DRIVER),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,

@@ -35,7 +35,7 @@ def check(options: RayOptions) -> None:
     if options.address not in (AUTO, LOCAL):
         check_address("option address of place ray", options.address.removeprefix(CLIENT))
     ConfigError.require(
-        options.gpus <= 1 or options.gpus.is_integer(),
+        options.gpus <= 1 or float(options.gpus).is_integer(),
         f"option gpus of place ray is {options.gpus:g}, and Ray gives a part of one GPU or whole GPUs",
         "give a number up to 1, or a whole number",
     )

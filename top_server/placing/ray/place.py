@@ -111,7 +111,7 @@ class Ray(Placing):
             driver.send(do="stop", worker=name)
             while (await driver.of(name))["tell"] not in ("ended", "lost"):
                 pass
-            waited = f"it had no machine for {self.options.start_timeout:.0f} s: {missing[-1]}"
+            waited = f"it had no machine for {self.options.start_timeout:g} s: {missing[-1]}"
             return 0.0, Ended(name, None, waited)
         began = asyncio.get_running_loop().time()
         if line["tell"] == "placed":

@@ -4,8 +4,13 @@ import re
 from collections.abc import Iterable, Mapping
 from textwrap import shorten
 
-#: The resources of a worker as Ray names them, with their words and how many units of Ray's are one of ours.
-_RESOURCES = {"CPU": ("CPU", 1), "GPU": ("GPU", 1), "memory": ("MiB of memory", 1 << 20)}
+#: The resources of a worker as Ray names them, with how many units of Ray's are one of ours, and our words for one and
+#: for several.
+_RESOURCES = {
+    "CPU": (1, "CPU", "CPUs"),
+    "GPU": (1, "GPU", "GPUs"),
+    "memory": (1 << 20, "MiB of memory", "MiB of memory"),
+}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_CHARACTERS = 300
 
@@ -53,6 +58,9 @@ def refusal(text: str, address: str) -> tuple[str, str]:
 
 
 def _in_words(amounts: Mapping[str, float]) -> str:
-    return " and ".join(
-        f"{amounts[name] / unit:,.6g} {word}" for name, (word, unit) in _RESOURCES.items() if name in amounts
-    )
+    parts = []
+    for name, (unit, one, several) in _RESOURCES.items():
+        if name in amounts:
+            amount = amounts[name] / unit
+            parts.append(f"{amount:,.6g} {one if amount == 1 else several}")
+    return " and ".join(parts)
