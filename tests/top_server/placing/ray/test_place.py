@@ -88,9 +88,9 @@ async def test_a_machine_without_fedgsp_is_not_tried_again(tmp_path: Path) -> No
 
 
 async def test_a_worker_that_gets_no_machine_ends_with_what_is_missing(tmp_path: Path) -> None:
-    async with placed(tmp_path, "full", start_timeout=0.5) as ends:
+    async with placed(tmp_path, "full", start_timeout=0.2) as ends:
         ended = await ends.get()
-    assert ended.reason == "it had no machine for 0.5 s: the cluster has no machine"
+    assert ended.reason == "it had no machine for 0.2 s: the cluster has no machine"
     assert not ended.returns
 
 
