@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 import psutil
 import pytest
@@ -99,36 +99,51 @@ async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, t
 
 
 async def test_a_machine_that_is_added_takes_the_workers_of_one_that_is_lost(empty: Cluster, tmp_path: Path) -> None:
-    plan = planned(10, seed=4, min_clients=6, pause_s=0.03)
+    plan = planned(5, seed=4, min_clients=CLIENTS, pause_s=0.02)
     empty.add()
     goes = empty.add()
-    async with run_of(tmp_path, empty.address, *settings_of(plan), "--min-nodes", str(WORKERS)) as run:
+    async with run_of(tmp_path, empty.address, *settings_of(plan)) as run:
         await run.event("hop_finished", DEADLINE_S, round=2)
         empty.remove(goes)
-        await run.event("round_finished", DEADLINE_S, round=3)
+        await run.event("round_waits", DEADLINE_S, round=3)
         lost = nodes_of(run, "node_left")
-        assert len(lost) == 2
         empty.add()
         assert await run.ended(DEADLINE_S) == 0, run.errors
+    assert len(lost) == 2
     assert sorted(nodes_of(run, "node_joined")[WORKERS:]) == sorted(lost)
+    trained = [event["clients_trained"] for event in run.events if event["event"] == "round_finished"]
+    assert [count < CLIENTS for count in trained] == [False, True, False, False, False]
+    assert run.errors.count("the actor's node was terminated unexpectedly") == 2
     assert differing(plan, tmp_path / "run") == []
-    rows = [event["clients_trained"] for event in run.events if event["event"] == "round_finished"]
-    assert min(rows) < CLIENTS
-    assert rows[-1] == CLIENTS
-    assert run.errors.count("its node has died") == 2
+
+
+async def test_a_run_goes_on_while_a_worker_whose_actor_was_killed_is_placed_again(
+    two: Cluster, tmp_path: Path
+) -> None:
+    plan = planned(12, seed=7, min_clients=6, pause_s=0.03)
+    async with run_of(tmp_path, two.address, *settings_of(plan), "--min-nodes", str(WORKERS)) as run:
+        await run.event("hop_finished", DEADLINE_S, round=2)
+        actor = processes_of(tmp_path / "run")[0].parent()
+        assert actor is not None
+        actor.kill()
+        assert await run.ended(DEADLINE_S) == 0, run.errors
+    assert "its worker process has died" in run.errors
+    assert "it is to come back" in run.errors
+    assert differing(plan, tmp_path / "run") == []
 
 
 async def test_a_run_begins_with_the_workers_that_have_a_machine(empty: Cluster, tmp_path: Path) -> None:
-    plan = planned(8, seed=6, min_clients=12, pause_s=0.03)
+    plan = planned(1000, seed=6, min_clients=12, pause_s=0.01)
     empty.add()
     async with run_of(tmp_path, empty.address, *settings_of(plan)) as run:
-        await run.event("round_finished", DEADLINE_S, round=1)
-        assert len(nodes_of(run, "node_joined")) == 2
+        row = await run.event("round_finished", DEADLINE_S, round=1)
+        assert row["clients_trained"] == 12
         empty.add()
-        assert await run.ended(DEADLINE_S) == 0, run.errors
+        await run.event("round_finished", DEADLINE_S, clients_trained=CLIENTS)
+        run.send(SIGTERM)
+        assert await run.ended(DEADLINE_S) == 143
     assert sorted(nodes_of(run, "node_joined")) == [f"node-{number}" for number in range(WORKERS)]
     assert "waits for a machine of the Ray cluster: each machine with 1 CPU is taken" in run.errors
-    assert differing(plan, tmp_path / "run") == []
 
 
 async def test_nothing_is_left_of_a_run_whose_top_server_is_killed(two: Cluster, tmp_path: Path) -> None:
@@ -201,13 +216,11 @@ async def test_an_address_without_a_cluster_is_refused_with_the_remedy(tmp_path:
     assert "Traceback" not in run.errors
 
 
-async def test_machines_without_fedgsp_end_the_run_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with cluster({"PYTHONPATH": str(tmp_path)}) as made:
-        (tmp_path / "top_server.py").write_text("raise ModuleNotFoundError(\"No module named 'top_server'\")\n")
+async def test_machines_without_fedgsp_end_the_run_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "top_server.py").write_text("raise ModuleNotFoundError(\"No module named 'top_server'\")\n")
+    with cluster(PYTHONPATH=str(tmp_path)) as made:
         made.add()
         async with run_of(tmp_path, made.address) as run:
-            assert await run.ended(DEADLINE_S) == 5
+            assert await run.ended(DEADLINE_S) == 5, run.errors
     assert "the machine lacks a package: ModuleNotFoundError: No module named 'top_server'" in run.errors
     assert "Install FedGSP there" in run.errors

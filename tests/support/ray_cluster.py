@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pytest
 
 #: Ray's least object store is 75 MiB; nothing of a run is in it.
 _STORE = 80 << 20
@@ -14,9 +15,15 @@ _STORE = 80 << 20
 class Cluster:
     """Machines of a cluster, each with a raylet of its own. The head has no processor to give."""
 
-    def __init__(self, made: Any) -> None:
-        self._made = made
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """The processes of its machines have this environment beside that of the test."""
+        from ray.cluster_utils import Cluster as OfRay
+
+        self._env = {"RAY_USAGE_STATS_ENABLED": "0", **env}
         self._machines: list[Any] = []
+        head = {"num_cpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
+        with self._environment():
+            self._made = OfRay(initialize_head=True, head_node_args=head)
 
     @property
     def address(self) -> str:
@@ -26,8 +33,10 @@ class Cluster:
     def add(self, cpus: float = 2, gpus: float = 0) -> Any:
         """A new machine."""
         # In the main thread, for Ray sets a signal handler.
-        self._machines.append(self._made.add_node(num_cpus=cpus, num_gpus=gpus, object_store_memory=_STORE))
-        return self._machines[-1]
+        with self._environment():
+            machine = self._made.add_node(num_cpus=cpus, num_gpus=gpus, object_store_memory=_STORE)
+        self._machines.append(machine)
+        return machine
 
     def remove(self, machine: Any) -> None:
         """Kills a machine."""
@@ -39,21 +48,23 @@ class Cluster:
         for machine in tuple(self._machines):
             self.remove(machine)
 
+    def end(self) -> None:
+        """Ends the cluster."""
+        self._made.shutdown()
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self._env.items():
+                patch.setenv(name, value)
+            yield
+
 
 @contextlib.contextmanager
-def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster whose processes have this environment beside that of the test."""
-    from ray.cluster_utils import Cluster as OfRay
-
-    before = dict(os.environ)
-    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", **(env or {})})
+def cluster(**env: str) -> Iterator[Cluster]:
+    """A cluster while the body lasts."""
+    made = Cluster(env)
     try:
-        head = {"num_cpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
-        made = OfRay(initialize_head=True, head_node_args=head)
-        try:
-            yield Cluster(made)
-        finally:
-            made.shutdown()
+        yield made
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        made.end()
