@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("default"),  # those of Ray
+    pytest.mark.filterwarnings("ignore"),  # those of Ray
 ]
 DEADLINE_S = 240.0
 
@@ -96,6 +96,17 @@ async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, t
     logs = RunDirectory(tmp_path / "run").logs
     assert all("left run" in log.read_text() for log in logs.glob("node-*.log"))
     assert len([*logs.glob("node-*.log")]) == WORKERS
+
+
+async def test_a_client_of_the_cluster_plays_a_run_with_a_task_that_ray_copies(two: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "copied_task.py").write_text(
+        "from fedgsp_node.tasks.digits import Digits\nclass Own(Digits):\n    pass\n"
+    )
+    flags = ["--task", "copied_task:Own", "--place-option", f"working_dir={tmp_path / 'code'}", "--rounds", "2"]
+    async with run_of(tmp_path, two.client, *flags) as run:
+        assert await run.ended(DEADLINE_S) == 0, run.errors
+    assert len(nodes_of(run, "node_joined")) == WORKERS
 
 
 async def test_a_machine_that_is_added_takes_the_workers_of_one_that_is_lost(empty: Cluster, tmp_path: Path) -> None:

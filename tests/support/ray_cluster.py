@@ -6,7 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import psutil
 import pytest
+
+from tests.support.ports import free_ports
 
 #: Ray's least object store is 75 MiB; nothing of a run is in it.
 _STORE = 80 << 20
@@ -21,7 +24,14 @@ class Cluster:
 
         self._env = {"RAY_USAGE_STATS_ENABLED": "0", **env}
         self._machines: list[Any] = []
-        head = {"num_cpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
+        with free_ports(1) as [held]:
+            self._client: int = held.getsockname()[1]
+        head = {
+            "num_cpus": 0,
+            "object_store_memory": _STORE,
+            "include_dashboard": False,
+            "ray_client_server_port": self._client,
+        }
         with self._environment():
             self._made = OfRay(initialize_head=True, head_node_args=head)
 
@@ -29,6 +39,11 @@ class Cluster:
     def address(self) -> str:
         """HOST:PORT of the head."""
         return str(self._made.address)
+
+    @property
+    def client(self) -> str:
+        """The address of its Ray client server."""
+        return f"ray://127.0.0.1:{self._client}"
 
     def add(self, cpus: float = 2, gpus: float = 0) -> Any:
         """A new machine."""
@@ -44,9 +59,14 @@ class Cluster:
         self._made.remove_node(machine, allow_graceful=False)
 
     def clear(self) -> None:
-        """Kills all machines but the head."""
+        """Kills all machines but the head, and the servers of clients that have gone, which linger."""
         for machine in tuple(self._machines):
             self.remove(machine)
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "--mode=specific-server" in child.cmdline():
+                    child.kill()
+                    child.wait(10)
 
     def end(self) -> None:
         """Ends the cluster."""

@@ -33,6 +33,7 @@ class Machine:
         self._folder = Path(tempfile.mkdtemp(prefix="fedgsp-ray-"))
         self._output = self._folder / "output"
         self._process: asyncio.subprocess.Process | None = None
+        self._beginning = asyncio.Lock()
 
     async def where(self, marker: str, token: str) -> dict[str, Any]:
         """Where others reach this machine, and its folder.
@@ -51,13 +52,18 @@ class Machine:
 
     async def begin(self, arguments: Sequence[str], secrets: Mapping[str, str], folder: str) -> None:
         """Starts the worker, in `folder` if that is here; does nothing if it has been started."""
-        if self._process is not None:
-            return
+        async with self._beginning:  # the driver asks again if it had no answer
+            if self._process is None:
+                self._process = await self._started(arguments, secrets, folder)
+
+    async def _started(
+        self, arguments: Sequence[str], secrets: Mapping[str, str], folder: str
+    ) -> asyncio.subprocess.Process:
         here = folder if await asyncio.to_thread(os.path.isdir, folder) else None
         for name, content in secrets.items():
             write_secret(self._folder / name, content.encode(), lasting=False)
         with self._output.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *python_module(arguments[0]),
                 *arguments[1:],
                 stdin=asyncio.subprocess.PIPE,

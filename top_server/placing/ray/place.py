@@ -115,7 +115,8 @@ class Ray(Placing):
             return 0.0, Ended(name, None, waited)
         began = asyncio.get_running_loop().time()
         if line["tell"] == "placed":
-            driver.send(do="begin", worker=name, **_order(worker, line))
+            folder = "" if self.options.working_dir else str(Path.cwd())
+            driver.send(do="begin", worker=name, folder=folder, **_order(worker, line))
             line = await self._watched(driver, worker)
         if line["tell"] == "lost":
             lacks = lacks_package(line["reason"])
@@ -148,5 +149,4 @@ def _order(worker: Worker, where: Line) -> Line:
     return {
         "arguments": worker.arguments(where["host"], folder),
         "secrets": {name: content.decode() for name, content in worker.secrets.items()},
-        "folder": str(Path.cwd()),
     }
