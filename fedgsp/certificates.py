@@ -5,6 +5,7 @@ import datetime as dt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -50,6 +51,12 @@ def pem_of_key(key: Key) -> bytes:
     """A key in PEM, unencrypted."""
     encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain)
+
+
+def p12_of(name: str, key: Key, certificate: x509.Certificate, ca: x509.Certificate, password: str) -> bytes:
+    """A certificate with its key and its CA in PKCS #12, which browsers import; encrypted with the password."""
+    locked = serialization.BestAvailableEncryption(password.encode())
+    return pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, [ca], locked)
 
 
 def belongs(certificate: x509.Certificate, key: Key) -> bool:

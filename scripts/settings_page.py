@@ -73,7 +73,7 @@ def page() -> str:
     parts += _section("top-server report", leading.commands["report"])
     parts += _section("top-server export", leading.commands["export"])
     parts += _section("top-server web", leading.commands["web"], WebSettings)
-    for command in ("invite", "assign", "revoke", "kubernetes", "slurm"):
+    for command in ("invite", "assign", "operator", "revoke", "kubernetes", "slurm"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
     parts += _section("fedgsp-node", node)

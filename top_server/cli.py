@@ -346,8 +346,13 @@ def grouping_service(
     raise typer.Exit(lifecycle.run(serve(settings.listen, credentials, settings.insecure)))
 
 
-_OTHERS = (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke)
-for command in (*_OTHERS, commands_of_kubernetes.kubernetes, slurm, commands_of_trackers.export):
+_OF_FEDERATION = (
+    commands_of_federation.invite,
+    commands_of_federation.assign,
+    commands_of_federation.operator,
+    commands_of_federation.revoke,
+)
+for command in (*_OF_FEDERATION, commands_of_kubernetes.kubernetes, slurm, commands_of_trackers.export):
     app.command()(command)
 
 

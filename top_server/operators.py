@@ -1,12 +1,19 @@
 """Operators: people and programs that may watch a run from another machine, known by their certificates."""
 
-import ssl
-from functools import cached_property
-from typing import Any
+from __future__ import annotations
 
-from fedgsp.identity import Role, identity_in
-from fedgsp.tls import Tls, uris_of
+import ssl
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedgsp.identity import Role, enrolment_in, identity_in
+from fedgsp.tls import Tls
 from fedgsp.tls_followed import Followed
+
+if TYPE_CHECKING:
+    from top_server.federation.live_registry import LiveRegistry
 
 #: Who may watch a run. A certificate of the top server counts for every role.
 WATCH = (Role.OPERATOR, Role.TOP_SERVER)
@@ -45,9 +52,25 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return made
 
 
-def why_no_operator(connection: Any) -> str:
-    """Why the other side of a TLS connection may not watch the run; empty if it may."""
-    found = identity_in(uris_of(connection))
-    if found is None:
-        return "its certificate names no process of a federation (URI:fedgsp://...)"
-    return "" if found.role in WATCH else f"{found} is no operator"
+class Watchers:
+    """Who may watch. With a federation, its registry says whose certificate was revoked meanwhile."""
+
+    def __init__(self, federation: Path | None = None) -> None:
+        """Raises ConfigError or DataError if the federation cannot be used."""
+        self._registry: LiveRegistry | None = None
+        if federation is not None:
+            from top_server.federation.folder import opened  # here: others need no cryptography
+            from top_server.federation.live_registry import LiveRegistry
+
+            self._registry = LiveRegistry(opened(federation))
+
+    def why_not(self, uris: Iterable[str]) -> str:
+        """Why the holder of a certificate with these URIs may not watch; empty if it may."""
+        named = tuple(uris)
+        found = identity_in(named)
+        if found is None:
+            return "its certificate names no process of a federation (URI:fedgsp://...)"
+        if found.role not in WATCH:
+            return f"{found} is no operator"
+        revoked = self._registry is not None and enrolment_in(named) in self._registry.now().revoked
+        return f"the certificate of {found} was revoked" if revoked else ""

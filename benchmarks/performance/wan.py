@@ -29,6 +29,7 @@ from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LEAF_CNN
 from fedgsp import windows
 from fedgsp.access import AccessControl
+from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, Line, start_server
 from fedgsp.identity import node
 from fedgsp.messages import TensorSpec
@@ -59,10 +60,10 @@ def _say(port: object) -> None:
     sys.stdout.flush()
 
 
-def hold_tcp() -> None:
+def hold_tcp(host: str) -> None:
     """Sends the model to everybody who sends a byte."""
     content = _model().buffer.tobytes()
-    listening = socket.create_server((HOST, 0))
+    listening = socket.create_server((host, 0))
     _say(listening.getsockname()[1])
 
     def serve(connection: socket.socket) -> None:
@@ -74,7 +75,7 @@ def hold_tcp() -> None:
         threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 
 
-async def hold_bare() -> None:
+async def hold_bare(host: str) -> None:
     """Streams the model by plain gRPC."""
     content = _model().buffer.tobytes()
 
@@ -85,13 +86,13 @@ async def hold_bare() -> None:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     handler = grpc.method_handlers_generic_handler("Bare", {"Give": grpc.unary_stream_rpc_method_handler(give)})
     server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port(f"{HOST}:0")
+    port = server.add_insecure_port(f"{host}:0")
     await server.start()
     _say(port)
     await asyncio.Event().wait()
 
 
-async def hold_ours(tls: Tls | None) -> None:
+async def hold_ours(host: str, tls: Tls | None) -> None:
     """Serves the model as a node does, and takes uploads as a group manager does."""
     windows.choose("network")
     store = ModelStore()
@@ -100,7 +101,7 @@ async def hold_ours(tls: Tls | None) -> None:
     servicer = ModelServicer(store, may_upload=lambda name: True, max_bytes=lambda: 1 << 30, served=lambda *_: None)
     doors = {verb: Door(KEY.key_of(READER)) for verb in (Verb.FETCH, Verb.UPLOAD)}
     guard = AccessControl(doors, tls is not None)
-    _, address = await start_server(f"{HOST}:0", [servicer.add_to], guard, tls, insecure=True)
+    _, address = await start_server(f"{host}:0", [servicer.add_to], guard, tls, insecure=True)
     _say(address.rpartition(":")[2])
     while True:  # uploads are measured, not kept
         await asyncio.sleep(0.05)
@@ -122,15 +123,16 @@ def _process(*command: str) -> Iterator[int]:
 def _behind_link(kind: str, round_trip_ms: float, mbit: float, files: list[str]) -> Iterator[int]:
     rate, trip = str(mbit * 1e6 / 8), str(round_trip_ms / 1e3)
     with (
-        _process("benchmarks.performance.wan", "hold", kind, *files) as port,
+        _process("benchmarks.performance.wan", "hold", kind, HOST, *files) as port,
         _process("benchmarks.performance.slow_link", HOST, HOST, str(port), rate, trip) as reached,
     ):
         yield reached
 
 
-def _read_tcp(port: int, repeats: int) -> list[float]:
+def read_tcp(address: str, repeats: int) -> list[float]:
+    """Seconds of each transfer from `hold_tcp`."""
     size, took = _model().buffer.nbytes, []
-    with socket.create_connection((HOST, port)) as connection:
+    with socket.create_connection(split_address(address)) as connection:
         for _ in range(repeats):
             begin, left = time.perf_counter(), size
             connection.sendall(b"?")
@@ -140,9 +142,10 @@ def _read_tcp(port: int, repeats: int) -> list[float]:
     return took
 
 
-async def _read_bare(port: int, repeats: int) -> list[float]:
+async def read_bare(address: str, repeats: int) -> list[float]:
+    """Seconds of each transfer from `hold_bare`."""
     took = []
-    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+    async with grpc.aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         for _ in range(repeats):
             begin = time.perf_counter()
@@ -152,13 +155,14 @@ async def _read_bare(port: int, repeats: int) -> list[float]:
     return took
 
 
-async def _read_ours(port: int, repeats: int, tls: Tls | None) -> list[float]:
+async def read_ours(address: str, repeats: int, tls: Tls | None = None) -> list[float]:
+    """Seconds of each fetch from `hold_ours`."""
     windows.choose("network")
     ticket = KEY.ticket(READER, Ticket(Verb.FETCH, "model", READER))
     took = []
     async with Channels(tls, insecure=True) as channels:
         for _ in range(repeats):
-            channel = await channels.to(f"{HOST}:{port}", READER, models=True)
+            channel = await channels.to(address, READER, models=True)
             await channel.channel_ready()
             begin = time.perf_counter()
             await fetch(channel, "model", None, 1 << 30, ticket=ticket)
@@ -166,11 +170,12 @@ async def _read_ours(port: int, repeats: int, tls: Tls | None) -> list[float]:
     return took
 
 
-async def _upload_ours(port: int, repeats: int) -> list[float]:
+async def upload_ours(address: str, repeats: int) -> list[float]:
+    """Seconds of each upload to `hold_ours`."""
     windows.choose("network")
     model, took = _model(), []
     async with Channels(insecure=True) as channels:
-        line: Line = channels.line(f"{HOST}:{port}", READER)
+        line: Line = channels.line(address, READER)
         for number in range(repeats):
             channel = await line.dial()
             await channel.channel_ready()
@@ -192,15 +197,15 @@ def measure(repeats: int) -> list[Row]:
             link = f"{round_trip_ms} ms, {mbit} Mbit/s"
             floor_s = _model().buffer.nbytes / (mbit * 1e6 / 8) + round_trip_ms / 1e3
             with _behind_link("tcp", round_trip_ms, mbit, []) as port:
-                tcp = tuple(_read_tcp(port, repeats))
+                tcp = tuple(read_tcp(f"{HOST}:{port}", repeats))
             with _behind_link("bare", round_trip_ms, mbit, []) as port:
-                bare = loop.run(_read_bare(port, repeats + 1))
+                bare = loop.run(read_bare(f"{HOST}:{port}", repeats + 1))
             with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                ours = loop.run(_read_ours(port, repeats + 1, None))
+                ours = loop.run(read_ours(f"{HOST}:{port}", repeats + 1))
             with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                up = loop.run(_upload_ours(port, repeats + 1))
+                up = loop.run(upload_ours(f"{HOST}:{port}", repeats + 1))
             with _behind_link("ours", round_trip_ms, mbit, files) as port:
-                secured = loop.run(_read_ours(port, repeats + 1, tls))
+                secured = loop.run(read_ours(f"{HOST}:{port}", repeats + 1, tls))
             note = f"floor {floor_s:.2f} s"
             rows += [
                 Row(f"bare gRPC, {link}", "s", tuple(bare[1:]), 1.15, "raw TCP", tcp, note=note),
@@ -224,17 +229,17 @@ def _in_namespace() -> int:
         subprocess.run(["ip", "netns", "delete", NAMESPACE], check=False)
 
 
-def _hold(kind: str, files: list[str]) -> None:
+def _hold(kind: str, host: str, files: list[str]) -> None:
     if kind == "tcp":
-        hold_tcp()
+        hold_tcp(host)
     else:
         tls = load(tls_files(*map(Path, files))) if files else None
-        asyncio.run(hold_bare() if kind == "bare" else hold_ours(tls))
+        asyncio.run(hold_bare(host) if kind == "bare" else hold_ours(host, tls))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["hold"]:
-        _hold(sys.argv[2], sys.argv[3:])
+        _hold(sys.argv[2], sys.argv[3], sys.argv[4:])
     elif "FEDGSP_WAN" in os.environ:
         main(measure, __doc__ or "", repeats=3)
     else:

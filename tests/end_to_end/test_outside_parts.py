@@ -34,9 +34,18 @@ PARTS = {
     "schedule": "root",
     "outgoing": "shortened",
     "tracker": "lines",
+    "place": "counted",
 }
 FLAGS = {kind: "--track" if kind == "tracker" else f"--{kind}" for kind in PARTS}
-CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (FLAGS[kind], PARTS[kind]))]
+WORKERS = ["--workers", "2", "--clients", "4"]
+CHOSEN = [
+    "--scheme",
+    "global",
+    "--rounds",
+    "2",
+    *WORKERS,
+    *(word for kind in PARTS for word in (FLAGS[kind], PARTS[kind])),
+]
 #: each with an option.
 ALL = [
     *CHOSEN,
@@ -44,7 +53,7 @@ ALL = [
     *("--merge-option", "share=0.25", "--weighing-option", "power=2", "--aggregation-option", "most=0.01"),
     *("--program-option", "members=2", "--training-option", "shrink=0.5"),
     *("--outgoing-option", "shortened.share=0.75", "--optimizer-option", "dead=0.001"),
-    *("--track-option", "lines.digits=3"),
+    *("--track-option", "lines.digits=3", "--place-option", "prefix=workers: "),
     *("--schedule-option", "power=0.25", "--local-schedule", "root", "--local-schedule-option", "power=0.1"),
 ]
 
@@ -73,14 +82,14 @@ async def failed(run: Process) -> str:
 async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_time(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
-    local = ["--local-nodes", "2", "--clients", "4", "--local-epochs", "2"]
     models = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        async with top_server(tmp_path / name, *ALL, *local, env=installed) as run:
+        async with top_server(tmp_path / name, *ALL, "--local-epochs", "2", env=installed) as run:
             assert await run.ended(DEADLINE_S) == 0, run.errors
             assert run.errors == ""
         folder = tmp_path / name / "run"
+        assert (folder / "state" / "place" / "count").read_text() == "workers: 2"
         rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
         # Groups of 3 clients and of 1 client, of which at most 2 each train.
         assert [row["clients_trained"] for row in rows] == [3, 3]
@@ -117,6 +126,7 @@ def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
         (["--schedule-option", "power=0"], "schedule root: option power is '0'"),
         (["--weighing-option", "pover=2"], "weighing power has no option 'pover'; did you mean 'power'?"),
         (["--merge-option", "members=2"], "give --grouping-option members=... or --program-option members=..."),
+        (["--place-option", "prefx=2"], "place counted has no option 'prefx'; did you mean 'prefix'?"),
         (["--track-option", "lines.digit=2"], "tracker lines has no option 'digit'; did you mean 'digits'?"),
         (["--grouping", "by-siz"], "--grouping cannot be 'by-siz'; did you mean 'by-size'?"),
         (["--profile", "none"], "grouping by-size needs profile sizes"),

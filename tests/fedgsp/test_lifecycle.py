@@ -111,6 +111,22 @@ def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_t
     assert seen == ["cleaned up"]
 
 
+def test_a_second_sigterm_does_not_cut_off_what_the_first_one_began() -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)  # the handler runs here
+            seen.append("cleaned up")
+
+    assert run(main()) == 143
+    assert seen == ["cleaned up"]
+
+
 @pytest.mark.parametrize("last", ["", "sys.stdout = None"], ids=["", "without a stdout"])
 @shared
 async def test_a_thread_that_still_computes_does_not_keep_a_process_from_ending(template: Template, last: str) -> None:

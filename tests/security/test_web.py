@@ -172,7 +172,7 @@ async def test_beyond_loopback_only_operators_read(
             ]
             assert {answer.status_code for answer in answers} == {status}
             if status == 403:
-                assert "takes an operator's" in answers[0].text
+                assert "takes the certificate of an operator" in answers[0].text
             assert (await browser.get(base, headers={"host": "evil.example.org"})).status_code == 421
 
 

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.certificates import BACKDATED, Key, new_key, now
-from fedgsp.identity import TOP_SERVER, Identity, host_of_worker, invited, node
+from fedgsp.identity import TOP_SERVER, Identity, Role, host_of_worker, invited, node
 from fedgsp.invitation import Invitation
-from top_server.federation.registry import Entry
+from top_server.federation.registry import Entry, Operator
 
 #: How long the CA is good.
 CA_LIFE = dt.timedelta(days=3650)
@@ -71,6 +71,11 @@ class Authority:
         names = [*_uris(node(name).uri, entry.enrolment), *map(_host, entry.hosts)]
         until = now() + dt.timedelta(seconds=entry.certificate_s)
         return _der(self._issue(key, names, until, [_SERVER, _CLIENT]))
+
+    def for_operator(self, name: str, operator: Operator, key: PublicKey) -> x509.Certificate:
+        """The certificate of an operator. Nobody dials it, so it names no host."""
+        names = _uris(Identity(Role.OPERATOR, name).uri, operator.enrolment)
+        return self._issue(key, names, dt.datetime.fromtimestamp(operator.until, dt.UTC), [_CLIENT])
 
     def for_top_server(self, hosts: Collection[str], key: PublicKey) -> x509.Certificate:
         """The certificate of a top server that is dialled by these hosts."""

@@ -1,5 +1,6 @@
-"""The commands of `top-server` that change a federation: invite, assign, revoke."""
+"""The commands of `top-server` that change a federation: invite, assign, operator, revoke."""
 
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,8 @@ import typer
 
 from fedgsp.addresses import check_host
 from fedgsp.durations import seconds_in
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, UserError, not_written
+from fedgsp.files import write_secret
 from fedgsp.names import TASK_RULE, is_task
 from fedgsp.options import parse_clients
 
@@ -95,11 +97,63 @@ def assign(
     sys.stderr.write(f"{name} has clients {clients} of task {task} when it joins next\n")
 
 
-def revoke(name: _Name, *, federation: _Folder = Path("federation")) -> None:
-    """Revoke a node: its certificates are not good any more, also in a run that is up. It can be invited anew."""
-    from top_server.federation.folder import opened
+def operator(
+    name: Annotated[str, typer.Argument(help="the name of the operator")],
+    *,
+    valid_for: Annotated[
+        str, typer.Option("--valid-for", metavar="DURATION", help="how long the certificate is good: 12h, 30d")
+    ] = "30d",
+    out: Annotated[Path, typer.Option("--out", metavar="DIRECTORY", help="the folder for the two files")] = Path(),
+    federation: _Folder = Path("federation"),
+) -> None:
+    """Give a person or a program a certificate to watch runs: NAME.p12 for a browser, NAME.pem for other programs.
 
-    opened(federation).change(lambda registry: registry.without(name, time.time()))
+    Prints the password of NAME.p12. NAME.pem has the certificate and its key, without a password.
+    """
+    valid_s = seconds_in("--valid-for", valid_for, MOST_CERTIFICATE_S)
+    from fedgsp.certificates import new_key, p12_of, pem_of, pem_of_key  # here: --help needs no cryptography
+    from top_server.federation.folder import opened
+    from top_server.federation.registry import EMPTY, Operator, new_enrolment
+
+    now = time.time()
+    added = Operator(new_enrolment(), now + valid_s)
+    EMPTY.watched_by(name, added, now)  # a wrong name is no name of a file
+    folder = opened(federation)
+    files = out / f"{name}.p12", out / f"{name}.pem"
+    for file in files:
+        ConfigError.require(not file.exists(), f"{file} is there already", "move it, or give another --out")
+    authority, key, password = folder.authority(), new_key(), secrets.token_urlsafe(15)
+    certificate = authority.for_operator(name, added, key.public_key())
+    folder.change(lambda registry: registry.watched_by(name, added, now))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_secret(files[0], p12_of(name, key, certificate, authority.certificate, password))
+        write_secret(files[1], pem_of(certificate) + pem_of_key(key))
+    except (OSError, UserError) as error:
+        folder.change(lambda registry: registry.without_operator(name, now))
+        raise not_written(out, error) if isinstance(error, OSError) else error from None
+    typer.echo(password)
+    sys.stderr.write(
+        f"{name} may watch runs for {valid_for}: import {files[0]} into the browser with the password above, and"
+        f" {folder.path / 'ca.pem'} as an authority; other programs use {files[1]}\n"
+    )
+
+
+def revoke(
+    name: Annotated[str, typer.Argument(help="the name of the node, or of the operator")],
+    *,
+    operator: Annotated[bool, typer.Option("--operator", help="revoke an operator, and not a node")] = False,
+    federation: _Folder = Path("federation"),
+) -> None:
+    """Revoke a node or an operator: its certificates are not good any more, also in a run that is up.
+
+    A node can be invited anew, and an operator can get a new certificate.
+    """
+    from top_server.federation.folder import opened
+    from top_server.federation.registry import Registry
+
+    without = Registry.without_operator if operator else Registry.without
+    opened(federation).change(lambda registry: without(registry, name, time.time()))
     sys.stderr.write(f"{name} is revoked; a top server that runs notices within seconds\n")
 
 

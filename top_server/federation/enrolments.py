@@ -13,13 +13,13 @@ from pathlib import Path
 from fedgsp import certificates, lifecycle
 from fedgsp.access import Caller
 from fedgsp.errors import UserError, valid
-from fedgsp.files import file_version
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, Hello
 from fedgsp.revocation import Revocations
 from top_server.federation.authority import Authority, PublicKey, fingerprint_of
 from top_server.federation.folder import Folder
 from top_server.federation.joining import refusal
+from top_server.federation.live_registry import LiveRegistry
 from top_server.federation.registry import Entry, NotAllowedError, Registry, State
 from top_server.nodes.admission import Refusal
 from top_server.record.audit import Audit
@@ -60,11 +60,11 @@ class Enrolments:
         self._recorder = recorder
         self._audit = audit
         self.note_refusal = note_refusal
-        self._version = self._damaged = file_version(folder.registry_file)
-        #: The registry as it was read last, and as it is in force in this run.
-        self._registry = self._in_force = folder.registry()
+        self._live = LiveRegistry(folder)
+        #: The registry as it is in force in this run.
+        self._in_force = self._live.now()
         self._due = folder.certify(certificate, hosts)
-        revoked.replace(self._registry.revoked)
+        revoked.replace(self._in_force.revoked)
         self._issuing = threading.Lock()
         #: First or further certificates, enrolment -> the latest one, the fingerprint of its key, and since when.
         self._latest: dict[tuple[bool, str], tuple[bytes, str, float]] = {}
@@ -73,24 +73,12 @@ class Enrolments:
 
     @property
     def revoked(self) -> Collection[str]:
-        """The enrolments that are revoked, as far as this process knows."""
-        return self._registry.revoked.keys()
-
-    def registry(self) -> Registry:
-        """The registry, read again if it has changed. While it is damaged, the last good one counts."""
-        version = file_version(self._folder.registry_file)
-        if version != self._version:  # which is that of the last good one: damage may be repaired without a trace
-            try:
-                self._registry, self._version = self._folder.registry(), version
-            except UserError as error:
-                if version != self._damaged:
-                    logger.error("the registry is not read again: %s", error)
-                self._damaged = version
-        return self._registry
+        """The enrolments that are revoked."""
+        return self._live.now().revoked.keys()
 
     def may_join(self, hello: Hello, caller: Caller) -> Refusal | None:
         """Why a node may not join; None if it may."""
-        return refusal(self.registry(), caller.proven, caller.enrolment, hello)
+        return refusal(self._live.now(), caller.proven, caller.enrolment, hello)
 
     def enrol(self, name: str, enrolment: str, key: PublicKey) -> bytes:
         """The certificate (DER) of a node that uses its invitation; raises NotAllowedError."""
@@ -142,7 +130,7 @@ class Enrolments:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                before, now = self._in_force, self.registry()
+                before, now = self._in_force, self._live.now()
                 if now.revoked.keys() != before.revoked.keys():
                     note(now.revoked)
                     self._revoked.replace(now.revoked)

@@ -1,4 +1,7 @@
-"""Which nodes belong to a federation, and which clients belong to them, by task. Pure: values in, values out."""
+"""Which nodes belong to a federation, which clients belong to them, by task, and who may watch its runs.
+
+Pure: values in, values out.
+"""
 
 import dataclasses
 import json
@@ -60,8 +63,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Operator:
+    """A person or a program that may watch the runs of the federation."""
+
+    #: The URI that stands in the certificate.
+    enrolment: str
+    #: When the certificate ends, in seconds since 1970.
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Registry:
-    """All nodes of a federation. Every change gives another registry.
+    """All nodes and operators of a federation. Every change gives another registry.
 
     Invariant: of the entries that claim clients, no two have the same client of the same task.
     """
@@ -70,6 +83,8 @@ class Registry:
     nodes: Mapping[str, Entry] = field(default_factory=dict)
     #: Enrolment -> when its last certificate has certainly ended.
     revoked: Mapping[str, float] = field(default_factory=dict)
+    #: Name -> operator with a certificate that was not revoked.
+    operators: Mapping[str, Operator] = field(default_factory=dict)
 
     def invited(self, name: str, entry: Entry, now: float) -> Self:
         """With an invitation of a node, which replaces an older invitation; raises ConfigError."""
@@ -80,7 +95,7 @@ class Registry:
             f"{name} is enrolled",
             f"give it other clients with `top-server assign {name}`, or revoke it first",
         )
-        registry = self if found is None else self._without(found.enrolment, found, now)
+        registry = self if found is None else self._leaving(found, now)
         return registry._with(name, entry, now)
 
     def assigned(self, name: str, task: str, clients: str, now: float) -> Self:
@@ -112,9 +127,29 @@ class Registry:
     def without(self, name: str, now: float) -> Self:
         """With a node that is revoked; raises ConfigError."""
         found = self._known(name)
-        registry = self._without(found.enrolment, found, now)
+        registry = self._leaving(found, now)
         nodes = {**registry.nodes, name: dataclasses.replace(found, state=State.REVOKED)}
         return dataclasses.replace(registry, nodes=nodes)
+
+    def watched_by(self, name: str, operator: Operator, now: float) -> Self:
+        """With a new certificate of an operator. One of the same name that is still good raises ConfigError."""
+        ConfigError.require(is_name(name), f"{name[:100]!r} cannot be the name of an operator", f"write {NAME_RULE}")
+        found = self.operators.get(name)
+        ConfigError.require(
+            found is None or found.until <= now,
+            f"operator {name} has a certificate that is still good",
+            f"revoke it first with `top-server revoke {name} --operator`, or give another name",
+        )
+        return dataclasses.replace(self, operators={**self.operators, name: operator})
+
+    def without_operator(self, name: str, now: float) -> Self:
+        """With an operator whose certificate is revoked; raises ConfigError."""
+        found = self.operators.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.operators)) or "none"
+            raise ConfigError(f"there is no operator {name[:100]!r}", f"known: {known}")
+        operators = {other: one for other, one in self.operators.items() if other != name}
+        return dataclasses.replace(self._without(found.enrolment, found.until, now), operators=operators)
 
     def member(self, name: str, enrolment: str) -> Entry | None:
         """The node of this name, if it is enrolled and this is its present enrolment."""
@@ -141,13 +176,16 @@ class Registry:
                     )
         return dataclasses.replace(self, nodes={**self.nodes, name: entry})
 
-    def _without(self, enrolment: str, entry: Entry, now: float) -> Self:
-        kept = {one: ended for one, ended in self.revoked.items() if now < ended}
-        last = max(now, entry.invited_until) + entry.certificate_s + _KEPT_S
-        return dataclasses.replace(self, revoked={**kept, enrolment: last})
+    def _leaving(self, entry: Entry, now: float) -> Self:
+        return self._without(entry.enrolment, max(now, entry.invited_until) + entry.certificate_s, now)
+
+    def _without(self, enrolment: str, ended: float, now: float) -> Self:
+        """With a revoked enrolment, whose last certificate has certainly `ended` by then."""
+        kept = {one: until for one, until in self.revoked.items() if now < until}
+        return dataclasses.replace(self, revoked={**kept, enrolment: max(now, ended) + _KEPT_S})
 
 
-EMPTY = Registry(MappingProxyType({}), MappingProxyType({}))
+EMPTY = Registry(*(MappingProxyType({}) for _ in range(3)))
 
 
 def new_enrolment() -> str:
@@ -158,7 +196,9 @@ def new_enrolment() -> str:
 def dump(registry: Registry) -> str:
     """The registry as JSON, for `parse` and for people."""
     nodes = {name: dataclasses.asdict(entry) for name, entry in sorted(registry.nodes.items())}
-    return json.dumps({"nodes": nodes, "revoked": dict(registry.revoked)}, indent=1) + "\n"
+    operators = {name: dataclasses.asdict(one) for name, one in sorted(registry.operators.items())}
+    document = {"nodes": nodes, "revoked": dict(registry.revoked), "operators": operators}
+    return json.dumps(document, indent=1) + "\n"
 
 
 def parse(text: str) -> Registry:
@@ -167,9 +207,15 @@ def parse(text: str) -> Registry:
         document: dict[str, Any] = parse_json(text)
         nodes = {str(name): _entry(name, one) for name, one in document["nodes"].items()}
         revoked = {str(enrolment): float(ended) for enrolment, ended in document["revoked"].items()}
+        operators = {str(name): _operator(name, one) for name, one in document.get("operators", {}).items()}
     except (AttributeError, KeyError, TypeError, ConfigError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    return Registry(nodes, revoked)
+    return Registry(nodes, revoked, operators)
+
+
+def _operator(name: str, one: Mapping[str, Any]) -> Operator:
+    valid(is_name(name), f"{name[:100]!r} is no name")
+    return Operator(enrolment=str(one["enrolment"]), until=float(one["until"]))
 
 
 def _entry(name: str, one: Mapping[str, Any]) -> Entry:

@@ -22,7 +22,8 @@ async def monitored(config: RunConfig, journal: Journal, tls: Tls | None) -> Asy
         return
     stop = journal.subscribe(state.note)
     try:
-        async with door.opened(config.metrics, tls, door.pages_of(state, config.unhealthy_after)) as state.address:
+        pages = door.pages_of(state, config.unhealthy_after)
+        async with door.opened(config.metrics, tls, pages, federation=config.federation) as state.address:
             yield state
     finally:
         stop()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -19,10 +20,10 @@ from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError, reason_of
 from fedgsp.limits.descriptors import for_connections
 from fedgsp.seldom import SeldomLog
-from fedgsp.tls import Tls
+from fedgsp.tls import Tls, uris_of
 from fedgsp.visible import visible
 from top_server.metrics.state import State, unhealthy
-from top_server.operators import OperatorTls, why_no_operator
+from top_server.operators import OperatorTls, Watchers
 
 logger = logging.getLogger(__name__)
 
@@ -99,19 +100,23 @@ def pages_of(state: State, after_s: float, now: Callable[[], float] = time.time)
 
 @asynccontextmanager
 async def opened(
-    listen: str, tls: Tls | None, pages: dict[str, Callable[[], Answer]], patience_s: float = PATIENCE_S
+    listen: str,
+    tls: Tls | None,
+    pages: dict[str, Callable[[], Answer]],
+    patience_s: float = PATIENCE_S,
+    federation: Path | None = None,
 ) -> AsyncIterator[str]:
     """Serves the pages while the body runs; yields the address. On loopback without TLS, elsewhere to operators.
 
-    Raises ConfigError if it cannot listen there.
+    With a `federation`, an operator may be revoked meanwhile. Raises ConfigError if it cannot listen there.
     """
     host, port = split_address(listen)
     name = None if host == "*" else host.strip("[]")
     secure: dict[str, Any] = {}
     if is_near(host):
-        door = _Door(pages, is_near_host, True, patience_s)
+        door = _Door(pages, is_near_host, None, patience_s)
     elif tls is not None:
-        door = _Door(pages, functools.partial(_is_covered, tls), False, patience_s)
+        door = _Door(pages, functools.partial(_is_covered, tls), Watchers(federation), patience_s)
         secure = {"ssl": OperatorTls(tls).context, "ssl_handshake_timeout": patience_s}
     else:
         raise ConfigError(f"--metrics {listen} is not on this machine's loopback, and there is no TLS", "give TLS too")
@@ -154,12 +159,12 @@ class _Door:
         self,
         pages: dict[str, Callable[[], Answer]],
         is_host: Callable[[str], bool],
-        near: bool,
+        watchers: Watchers | None,
         patience_s: float,
     ) -> None:
         self._pages = pages
         self._is_host = is_host
-        self._near = near
+        self._watchers = watchers
         self._patience_s = patience_s
         self._most = min(MOST_CONNECTIONS, for_connections())
         self._open: set[asyncio.Task[None]] = set()
@@ -195,7 +200,7 @@ class _Door:
             writer.transport.abort()
 
     def _answered(self, said: bytes, connection: Any, writer: asyncio.StreamWriter) -> bytes:
-        if not self._near and (why := why_no_operator(connection)):
+        if self._watchers is not None and (why := self._watchers.why_not(uris_of(connection))):
             self._log.line(f"--metrics refuses {writer.get_extra_info('peername')}: {why}")
             return _said(HTTPStatus.FORBIDDEN, "this door is for operators").encoded(True)
         found, with_body = answer(said, self._is_host, self._pages)

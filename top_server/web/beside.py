@@ -37,8 +37,8 @@ def shown(config: RunConfig, directory: RunDirectory) -> Iterator[None]:
         yield
         return
     files = config.tls_files
-    settings = WebSettings(listen=config.web)
-    if files:
+    settings = WebSettings(listen=config.web, federation=config.federation, host=config.host)
+    if files and config.federation is None:
         settings = dataclasses.replace(settings, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
     directory.logs.mkdir(exist_ok=True)
     log = directory.logs / "web.log"

@@ -13,9 +13,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedgsp.identity import Identity
-from top_server.operators import WATCH
-
 #: Only scripts, styles and data of this page: no other host, no inline script, no frame around it, no form to others.
 _POLICY = "; ".join(
     (
@@ -48,7 +45,8 @@ class RefusedError(Exception):
 class Guard:
     """Lets requests through to `app` that name a host of this server, and whose sender may read.
 
-    With a `key`, each path begins with it; without one, `holder` tells who is at the other end of a connection.
+    With a `key`, each path begins with it. Without one, `why_not` gives the reason why the holder of a certificate may
+    not read; empty if the holder may. A stream ends when there is a reason.
     """
 
     def __init__(
@@ -56,22 +54,30 @@ class Guard:
         app: ASGIApp,
         hosts: Collection[str],
         key: str = "",
-        holder: Callable[[Scope], Identity | None] = lambda _: None,
+        why_not: Callable[[Scope], str] = lambda _: "it has shown no certificate",
     ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._key = key
-        self._holder = holder
+        self._why_not = why_not
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
 
+        streams = ended = False
+
         async def guarded(message: Message) -> None:
+            nonlocal streams, ended
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            await send(message)
+                streams = "content-length" not in headers
+            elif streams and not ended and not self._key and self._why_not(scope):
+                ended = True  # the server then tells the app that its reader has gone
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not ended:
+                await send(message)
 
         if scope["type"] != "http":
             return
@@ -98,13 +104,8 @@ class Guard:
             if not hmac.compare_digest(path[: len(begin)].encode(), begin.encode()):
                 raise RefusedError(HTTPStatus.FORBIDDEN, "use the whole address that the top server has printed")
             scope = {**scope, "path": path[len(begin) - 1 :]}
-        else:
-            who = self._holder(scope)
-            if who is None or who.role not in WATCH:
-                raise RefusedError(
-                    HTTPStatus.FORBIDDEN,
-                    f"{who or 'this certificate'} may not read here; it takes an operator's",
-                )
+        elif why := self._why_not(scope):
+            raise RefusedError(HTTPStatus.FORBIDDEN, f"{why}; to read here takes the certificate of an operator")
         if scope["method"] not in METHODS:
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read")
         return scope

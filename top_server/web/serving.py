@@ -17,12 +17,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError
-from fedgsp.identity import Identity, identity_in
 from fedgsp.lifecycle import beside
 from fedgsp.settings.web import WebSettings
 from fedgsp.tls import Tls, uris_of
 from top_server.federation.opening import certify
-from top_server.operators import OperatorTls
+from top_server.operators import OperatorTls, Watchers
 from top_server.web.app import Pages
 from top_server.web.guard import Guard
 from top_server.web.runs import Runs
@@ -48,14 +47,15 @@ class _Server(uvicorn.Server):
 
 
 class Holders:
-    """Who is at the other end of each connection, by its certificate."""
+    """Who is at the other end of each connection, by the URIs of its certificate."""
 
-    def __init__(self) -> None:
-        self._of: dict[Any, Identity | None] = {}
+    def __init__(self, watchers: Watchers) -> None:
+        self._watchers = watchers
+        self._of: dict[Any, list[str]] = {}
 
-    def __call__(self, scope: Scope) -> Identity | None:
-        """Who sent a request; None if its certificate names nobody."""
-        return self._of.get(tuple(scope["client"]))
+    def why_not(self, scope: Scope) -> str:
+        """Why the sender of a request may not read; empty if it may."""
+        return self._watchers.why_not(self._of.get(tuple(scope["client"]), ()))
 
     def protocol(self) -> type[H11Protocol]:
         """The class of connections, which note here who is at their other end."""
@@ -65,7 +65,7 @@ class Holders:
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
                 shown = transport.get_extra_info("ssl_object")
-                of[self.client] = identity_in(uris_of(shown)) if shown is not None else None
+                of[self.client] = uris_of(shown) if shown is not None else []
 
             def connection_lost(self, exc: Exception | None) -> None:
                 of.pop(self.client, None)
@@ -83,9 +83,9 @@ async def serve(runs: Runs, settings: WebSettings, tls: Tls | None, ready: Calla
     near = is_near(host)
     listening = _bound(host, port, settings.listen)
     key = secrets.token_urlsafe(24) if near else ""
-    holders, pages = Holders(), Pages(runs)
+    holders, pages = Holders(Watchers(settings.federation)), Pages(runs)
     names = {*_NEAR, host} if near or tls is None else names_in(tls.cert)
-    app = Guard(pages.app(), names, key, holders)
+    app = Guard(pages.app(), names, key, holders.why_not)
     secure: dict[str, Any] = {}
     if not near and tls is not None:
         secure = {"ssl_context_factory": lambda *_: OperatorTls(tls).context}

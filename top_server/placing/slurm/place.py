@@ -1,7 +1,6 @@
 """Place `slurm` at work: submits the workers as a job array, follows the queue, and cancels what is left."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 #: Time for tasks to end when they are cancelled, in seconds: Slurm's KillWait, 30 s by default, and some more.
 STOP_S = 120.0
 #: Time for workers to end by themselves, which they do after a run that is finished, before they are cancelled.
-LEAVE_S = 5.0
+LEAVE_S = 3.0
 #: The first and the longest pause between looks at the queue while tasks are to end, in seconds.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 2.0
 
@@ -100,7 +99,7 @@ class Slurm(Placing):
                 failed = str(error)
 
     async def _look(self) -> None:
-        for job, before in self._jobs.items():
+        for job, before in list(self._jobs.items()):
             now = self._parsed(await commands.look(job, queue.FIELDS))
             self._jobs[job] = queue.merged(before, now, before)
             for change in queue.changes(before, self._jobs[job]):
@@ -151,12 +150,15 @@ class Slurm(Placing):
         self._stopped |= numbers
         if names is None and self._following is not None:
             self._following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._following
+            (ended,) = await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
+            if isinstance(ended, Exception):
+                logger.error("the queue of Slurm was not followed any more", exc_info=ended)
         try:
             if names is None:
                 await self._wait_for(numbers, LEAVE_S)
+                # Also a job whose id is not known, because this process was stopped while it submitted the job.
+                await commands.cancel(await commands.jobs_named(job_name(self.about.run)))
             await commands.cancel(self._left(numbers))
             if left := await self._wait_for(numbers, STOP_S):
                 logger.warning("tasks %s did not end within %.0f s after scancel", ", ".join(left), STOP_S)

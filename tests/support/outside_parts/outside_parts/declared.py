@@ -15,6 +15,7 @@ from fedgsp.settings.fields import setting
 from fedgsp.trainings import Training
 from top_server.grouping.base import Grouping
 from top_server.merging.weighing import Weighing
+from top_server.placing.base import Place
 from top_server.tracking.base import Tracker
 
 
@@ -89,6 +90,13 @@ class ShortenedOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedOptions:
+    """Options of place `counted`."""
+
+    prefix: str = setting("", "what stands before the number")
+
+
+@dataclass(frozen=True, slots=True)
 class LinesOptions:
     """Options of tracker `lines`."""
 
@@ -143,5 +151,8 @@ SHORTENED = Step(
     code="outside_parts.outgoing:shorten",
     options=ShortenedOptions,
     needs_start=True,
+)
+COUNTED = Place(
+    help="on this machine, where workers are counted", code="outside_parts.place:Counted", options=CountedOptions
 )
 LINES = Tracker(help="lines of JSON", code="outside_parts.tracker:Lines", options=LinesOptions)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, PeerError
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.files import load
 from fedgsp.settings.run import NodeSettings, RunConfig
-from top_server.placing import PLACES
+from top_server.placing import PLACES, chosen
 from top_server.placing.base import CA, OWN, Resources, Worker
+from top_server.placing.slurm import commands
+from top_server.placing.slurm.command import slurm
 from top_server.placing.slurm.commands import environment
 from top_server.placing.slurm.job import Job
 from top_server.placing.slurm.job import script as job_script
@@ -107,3 +109,64 @@ def test_the_job_of_a_top_server_stops_before_its_end_and_goes_back_into_the_que
     assert f"set -- --config '{tmp_path}/a run.toml' --run-dir {tmp_path}/50%" in script.replace("'50%'", "50%")
     assert "-eq 143" in script
     assert "scontrol requeue" in script
+
+
+def test_the_command_prints_the_script_with_what_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text('place = "slurm"\nworkers = 2\nclients = 4\n')
+    slurm(Path("run.toml"), Path("run"), time="1-12", partition="long", memory="4G", notice=60, cpus=3)
+    script = well_formed(capsys.readouterr().out)
+    assert f"set -- --config {tmp_path}/run.toml --run-dir {tmp_path}/run" in script
+    for flag in ("--time=1-12", "--partition=long", "--mem=4G", "--signal=B:TERM@60", "--cpus-per-task=3"):
+        assert f"#SBATCH {flag}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "what"),
+    [
+        ("", {"time": "soon"}, "option time is 'soon'"),
+        ('run_dir = "x"', {}, "run_dir in --config and --run-dir are two directories"),
+        ("", {"run_dir": Path('a "b"')}, "cannot stand in a job script"),
+        ('place = "slum"', {}, "did you mean 'slurm'"),
+    ],
+)
+def test_the_command_refuses_what_a_job_cannot_have(
+    tmp_path: Path, settings: str, given: dict[str, Any], what: str
+) -> None:
+    (tmp_path / "run.toml").write_text(settings)
+    with pytest.raises(ConfigError, match=what):
+        slurm(tmp_path / "run.toml", **{"run_dir": tmp_path / "run", **given})
+
+
+def test_a_machine_without_slurm_is_told_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="needs the command sbatch, which is not on this machine"):
+        chosen(RunConfig(place="slurm", workers=2, clients=4))
+
+
+async def test_a_command_that_cannot_be_started_or_fails_is_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerError, match="squeue cannot be started"):
+        await commands.look("7", "State:|")
+    for name in ("squeue", "sbatch"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o700)
+    with pytest.raises(PeerError, match=r"squeue failed: Unable to contact slurm controller; .*scontrol ping"):
+        await commands.look("7", "State:|")
+    with pytest.raises(ConfigError, match="Slurm refuses the job of the workers: Unable to contact"):
+        await commands.submit("#!/bin/sh", ["--array=0"])
+
+
+async def test_a_command_that_does_not_answer_is_killed_after_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "DEADLINE_S", 0.2)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "squeue").chmod(0o700)
+    with pytest.raises(PeerError, match=r"squeue did not answer within 0 s"):
+        await commands.look("7", "State:|")
