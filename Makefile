@@ -17,7 +17,7 @@ PEERS ?=
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slurm check docs results bench chaos protos pages lock dist clean
+.PHONY: help install demo test test-ray test-slurm check docs results bench chaos protos pages lock dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -42,6 +42,10 @@ demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory u
 
 test: $(INSTALLED)  ## run the tests, in three processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
+
+test-ray: $(INSTALLED)  ## install Ray, and play the tests against a cluster on this machine
+	$(PIP) --no-build-isolation -e '.[ray]'
+	$(BIN)/pytest -m ray $(PYTEST_FLAGS)
 
 test-slurm: $(INSTALLED)  ## install Slurm from the packages of Debian, as root, and play the tests against a cluster on this machine
 	command -v slurmctld >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm

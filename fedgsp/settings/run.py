@@ -11,7 +11,7 @@ from fedgsp.schedules import plan
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.settings.fields import described, setting
-from fedgsp.settings.placing import PROCESSES, PlaceSettings
+from fedgsp.settings.placing import LOCAL, PROCESSES, PlaceSettings
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.proxies import ProxySettings
 from fedgsp.settings.run_files import TRAINING
@@ -230,13 +230,18 @@ class RunConfig(PlaceSettings):
 
     @property
     def nodes_to_wait_for(self) -> int:
-        """Number of nodes that must have joined before the first round. All nodes that the run starts take part."""
-        return max(self.min_nodes, self.workers_to_place)
+        """Number of nodes that must have joined before the first round: all that the run starts, or see below."""
+        return max(self.min_nodes, 0 if self.begins_early else self.workers_to_place)
 
     @property
     def clients_to_wait_for(self) -> int:
         """Number of clients that nodes must host before the first round."""
-        return max(self.min_clients or 1, self.clients or 1)
+        return max(self.min_clients or 1, 0 if self.begins_early else self.clients or 1)
+
+    @property
+    def begins_early(self) -> bool:
+        """Whether the first round begins with a part of the workers: in a cluster, --min-clients says so."""
+        return self.min_clients is not None and self.placed not in (None, LOCAL)
 
     @property
     def manager_port_range(self) -> range | None:

@@ -8,6 +8,8 @@ from fedgsp.errors import ConfigError
 from fedgsp.parts import Parts
 from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
+from top_server.placing.ray.options import RayOptions
+from top_server.placing.ray.options import check as check_ray
 from top_server.placing.slurm.commands import check_installed
 from top_server.placing.slurm.options import SlurmOptions
 
@@ -15,6 +17,14 @@ PLACES: Parts[Place] = Parts(
     "place",
     {
         "local": Place(help="on this machine", code="top_server.placing.local:Local"),
+        "ray": Place(
+            help="in a Ray cluster",
+            code="top_server.placing.ray.place:Ray",
+            options=RayOptions,
+            remote=True,
+            packages={"ray": "fedgsp[ray]"},
+            check=check_ray,
+        ),
         "slurm": Place(
             help="tasks of a job array that Slurm starts in a cluster",
             code="top_server.placing.slurm.place:Slurm",

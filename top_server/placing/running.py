@@ -34,9 +34,10 @@ async def running(
 ) -> AsyncIterator[Callable[[], None]]:
     """Starts the workers and stops them after the body; `made` makes the place, given what is to be told of ends.
 
-    If a worker ends for good before it joined, the body is cancelled and the UserError that fits its exit code is
-    raised. A worker that ends later is lost like any other node. When all workers have ended for good and no other
-    node ever joined, RunError is raised. The body calls the yielded function before it asks the nodes to end.
+    If a worker ends for good before it joined, and before the run has begun, the body is cancelled and the UserError
+    that fits its exit code is raised. A worker that ends later is lost like any other node. When all workers have
+    ended for good and no other node ever joined, RunError is raised. The body calls the yielded function before it
+    asks the nodes to end.
     """
     body = asyncio.current_task()
     assert body is not None
@@ -44,12 +45,15 @@ async def running(
     logs: dict[str, Path] = {worker.name: worker.log for worker in workers}
     joined: set[str] = set()
     gone: set[str] = set()
+    begun: list[Line] = []
     early: list[UserError] = []
     over = asyncio.Event()
 
     def notice(event: Line) -> None:
         if event["event"] == "node_joined":
             joined.add(event["node"])
+        elif event["event"] in ("run_started", "run_resumed"):
+            begun.append(event)
 
     def end(error: UserError) -> None:
         if not early and not over.is_set():
@@ -65,7 +69,8 @@ async def running(
             return
         gone.add(one.worker)
         said = tail(log)
-        if one.worker not in joined:  # its log may be removed with the run directory: see `is_worth_keeping`
+        # The log may be removed with the run directory: see `is_worth_keeping`.
+        if one.worker not in joined and not begun:
             end(error_of(one, place.name, f"its log ends: {said}"))
             return
         error = error_of(one, place.name, f"its log, {log}, ends: {said}")
