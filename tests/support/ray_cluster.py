@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -44,6 +45,13 @@ class Cluster:
     def client(self) -> str:
         """The address of its Ray client server."""
         return f"ray://127.0.0.1:{self._client}"
+
+    def logs(self) -> dict[Path, str]:
+        """The logs of all processes of the cluster."""
+        folder = Path(self._made.head_node.get_logs_dir_path())
+        found = {path: path.read_text(errors="replace") for path in folder.rglob("*.*")}
+        assert found
+        return found
 
     def add(self, cpus: float = 2, gpus: float = 0) -> Any:
         """A new machine."""
