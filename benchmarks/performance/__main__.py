@@ -22,7 +22,7 @@ MEASURES = tuple(
     )
 )
 #: Measures that take many minutes. They run only if they are named.
-LONG = ("churn", "huge_model")
+LONG = ("churn", "huge_model", "wan_tcp")
 
 
 def main() -> int:
