@@ -14,6 +14,8 @@ from tests.support.ports import free_ports
 
 #: Ray's least object store is 75 MiB; nothing of a run is in it.
 _STORE = 80 << 20
+#: How long Ray may take to notice that machines are lost.
+_NOTICED_S = 60.0
 
 
 class Cluster:
@@ -70,6 +72,7 @@ class Cluster:
         """Kills all machines but the head, and the servers of clients that have gone, which linger."""
         for machine in tuple(self._machines):
             self.remove(machine)
+        self._made.wait_for_nodes(_NOTICED_S)
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "--mode=specific-server" in child.cmdline():
