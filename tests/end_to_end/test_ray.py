@@ -71,13 +71,6 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def logs_of_ray() -> dict[Path, str]:
-    """The logs of all processes of the cluster."""
-    found = {path: path.read_text(errors="replace") for path in Path("/tmp/ray/session_latest/logs").rglob("*.*")}
-    assert found
-    return found
-
-
 async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     flags = ["--local-nodes", str(WORKERS), "--clients", str(CLIENTS), "--rounds", "4"]
@@ -200,7 +193,7 @@ async def test_secrets_are_in_files_for_one_user_alone_and_parts_of_a_gpu_are_de
             assert not any("PRIVATE KEY" in text for text in (*words, *worker.environ().values()))
         secret = [line for line in files[2].read_text().splitlines() if len(line) == 64]
         assert secret
-        assert not [path for path, text in logs_of_ray().items() if any(line in text for line in secret)]
+        assert not [path for path, text in empty.logs().items() if any(line in text for line in secret)]
 
 
 async def test_what_no_machine_has_ends_the_run_with_what_is_missing(two: Cluster, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,6 +14,8 @@ from tests.support.ports import free_ports
 
 #: Ray's least object store is 75 MiB; nothing of a run is in it.
 _STORE = 80 << 20
+#: How long Ray may take to notice that machines are lost.
+_NOTICED_S = 60.0
 
 
 class Cluster:
@@ -45,6 +48,13 @@ class Cluster:
         """The address of its Ray client server."""
         return f"ray://127.0.0.1:{self._client}"
 
+    def logs(self) -> dict[Path, str]:
+        """The logs of all processes of the cluster."""
+        folder = Path(self._made.head_node.get_logs_dir_path())
+        found = {path: path.read_text(errors="replace") for path in folder.rglob("*.*")}
+        assert found
+        return found
+
     def add(self, cpus: float = 2, gpus: float = 0) -> Any:
         """A new machine."""
         # In the main thread, for Ray sets a signal handler.
@@ -62,6 +72,7 @@ class Cluster:
         """Kills all machines but the head, and the servers of clients that have gone, which linger."""
         for machine in tuple(self._machines):
             self.remove(machine)
+        self._made.wait_for_nodes(_NOTICED_S)
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "--mode=specific-server" in child.cmdline():

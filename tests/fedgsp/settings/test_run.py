@@ -162,6 +162,15 @@ def test_manager_ports_include_both_ends() -> None:
     assert RunConfig().manager_port_range is None
 
 
+def test_a_run_in_a_cluster_begins_with_a_part_of_its_workers_if_it_is_told_how_many_clients_are_enough() -> None:
+    config = RunConfig(place="ray", workers=4, clients=24)
+    assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (4, 24)
+    early = RunConfig(place="ray", workers=4, clients=24, min_clients=6)
+    assert (early.nodes_to_wait_for, early.clients_to_wait_for) == (1, 6)
+    local = RunConfig(local_nodes=4, clients=24, min_clients=6)
+    assert (local.nodes_to_wait_for, local.clients_to_wait_for) == (4, 24)
+
+
 def test_a_run_waits_for_all_of_its_local_nodes() -> None:
     for config in (RunConfig(local_nodes=4, clients=24), RunConfig(place="local", workers=4, clients=24)):
         assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (4, 24)

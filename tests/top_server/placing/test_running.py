@@ -19,7 +19,9 @@ from top_server.placing import running as running_module
 from top_server.placing.base import About, Ended, Worker
 from top_server.placing.local import Local
 from top_server.record.directory import RunDirectory
+from top_server.record.events.base import Event
 from top_server.record.events.processes import NodeJoined
+from top_server.record.events.run import RunStarted
 from top_server.record.journal import Journal
 
 #: Connects to the port it is given, says hello, and stays until its lifeline or this process ends it.
@@ -116,14 +118,17 @@ class Heard(logging.Handler):
         self.message.set_result(record.getMessage())
 
 
-async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("event", [some(NodeJoined, node="node-0", clients=3), some(RunStarted)])
+async def test_a_node_that_ends_after_it_joined_or_after_the_run_has_begun_is_only_lost(
+    tmp_path: Path, event: Event
+) -> None:
     logger, heard = logging.getLogger(LOGGER), Heard()
     logger.addHandler(heard)
     with Journal(RunDirectory(tmp_path)) as journal:
         stays = python("import sys; sys.stdin.read()")
         async with meeting() as (port, there), running([python(LEAVES.format(port=port)), stays], tmp_path, journal):
             _, writer = await there.get()
-            journal.record(some(NodeJoined, node="node-0", clients=3))
+            journal.record(event)
             writer.write(b"!")
             assert (await heard.message).startswith("local node-0 ended with exit code 3")
     logger.removeHandler(heard)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.children import tail
-from fedgsp.errors import ConfigError, PeerError
+from fedgsp.errors import ConfigError, PeerError, not_written
 from fedgsp.lifecycle import python_module
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
@@ -19,7 +19,7 @@ DRIVER = "top_server.placing.ray.driver"
 #: How long Ray may take to connect, or to make a cluster on this machine, or to copy the working directory.
 CONNECT_TIMEOUT_S = 120.0
 #: How long the driver may take to end.
-_END_S = 15.0
+_END_S = 30.0
 
 
 class Connection:
@@ -95,7 +95,11 @@ class Connection:
 
 async def opened(first: Mapping[str, Any], log: Path) -> Connection:
     """A driver that is connected to a cluster, and writes to the end of `log`; raises UserError."""
-    with log.open("ab") as errors:
+    try:
+        errors = log.open("ab")
+    except OSError as error:
+        raise not_written(log, error) from error
+    with errors:
         process = await asyncio.create_subprocess_exec(
             *python_module(DRIVER),
             stdin=asyncio.subprocess.PIPE,

@@ -31,7 +31,7 @@ _REACH_S = 10.0
 
 def main() -> int:
     """Serves the top server until standard input ends."""
-    to_top_server = os.fdopen(os.dup(1), "wb", buffering=0)
+    to_top_server = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Ray writes to standard output
     first = json.loads(sys.stdin.buffer.readline())  # the other lines come after the answer to this one
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -42,12 +42,17 @@ def main() -> int:
         ray.init(**_settings(first))
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         what, remedy = refusal(str(error), first["address"])
-        to_top_server.write(to_bytes({"tell": "refused", "what": what, "remedy": remedy}))
+        _write(to_top_server, {"tell": "refused", "what": what, "remedy": remedy})
         return 0
-    to_top_server.write(to_bytes({"tell": "ready"}))
+    _write(to_top_server, {"tell": "ready"})
     asyncio.run(Driver(ray, first["run"], to_top_server).serve())
     ray.shutdown()
     return 0
+
+
+def _write(out: BinaryIO, line: Line) -> None:
+    out.write(to_bytes(line))
+    out.flush()
 
 
 def _reach(address: str) -> None:
@@ -104,7 +109,7 @@ class Driver:
             self._lives[name].cancel()
 
     def _tell(self, what: str, worker: str, **more: Any) -> None:
-        self._out.write(to_bytes({"tell": what, "worker": worker, **more}))
+        _write(self._out, {"tell": what, "worker": worker, **more})
 
     async def _live(self, name: str, line: Line) -> None:
         """The life of an actor, from the request for a machine to its end."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedgsp.errors import PeerError
+from fedgsp.errors import PeerError, not_written
 from fedgsp.files import write_secret
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Placing, Worker, private
@@ -86,6 +86,10 @@ class Ray(Placing):
                 began, ended = await self._once(worker)
             except PeerError as error:
                 ended = Ended(worker.name, None, str(error))
+            except OSError as error:
+                assert self._driver is not None
+                self._driver.send(do="stop", worker=worker.name)
+                ended = Ended(worker.name, None, str(not_written(worker.log, error)))
             if worker.name in self._stopping:
                 return
             if not ended.returns:

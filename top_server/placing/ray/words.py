@@ -11,6 +11,8 @@ _RESOURCES = {
     "GPU": (1, "GPU", "GPUs"),
     "memory": (1 << 20, "MiB of memory", "MiB of memory"),
 }
+#: How Ray begins if an actor cannot be imported; the second is of Ray 2.40, which does not say more.
+_NOT_IMPORTED = ("ModuleNotFoundError: ", "Failed to create actor. You set the async flag")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_CHARACTERS = 300
 
@@ -38,7 +40,7 @@ def why_lost(text: str) -> str:
 
 def lacks_package(reason: str) -> str:
     """What to say of the loss of an actor that could not be imported; empty if that is not the reason."""
-    if not reason.startswith("ModuleNotFoundError: "):
+    if not reason.startswith(_NOT_IMPORTED):
         return ""
     return f"the machine lacks a package: {reason}. Install FedGSP there, in the Python of Ray, as it is here"
 

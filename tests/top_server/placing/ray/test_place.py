@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.errors import ConfigError, PeerError
+from fedgsp.errors import ConfigError, PeerError, RunError
 from fedgsp.settings.run import NodeSettings
 from top_server.placing.base import CA, OWN, About, Ended, Resources, Worker
 from top_server.placing.ray import connection
@@ -92,6 +92,19 @@ async def test_a_worker_that_gets_no_machine_ends_with_what_is_missing(tmp_path:
         ended = await ends.get()
     assert ended.reason == "it had no machine for 0.2 s: the cluster has no machine"
     assert not ended.returns
+
+
+async def test_a_log_that_cannot_be_written_ends_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "node-0.log").mkdir()
+    async with placed(tmp_path, "fine") as ends:
+        ended = await ends.get()
+    assert "node-0.log" in ended.reason
+    assert "there is a folder of that name" in ended.reason
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "ray.log").mkdir()
+    with pytest.raises(RunError, match=r"ray\.log"):
+        async with placed(tmp_path / "other", "fine"):
+            pass
 
 
 async def test_a_stop_ends_workers_that_run_or_wait_without_telling(tmp_path: Path) -> None:

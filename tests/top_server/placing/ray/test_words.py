@@ -61,6 +61,7 @@ def test_a_machine_without_a_package_is_told_from_other_losses() -> None:
     said = lacks_package("ModuleNotFoundError: No module named 'top_server'")
     assert "No module named 'top_server'" in said
     assert "Install FedGSP there" in said
+    assert lacks_package("Failed to create actor. You set the async flag, but the actor has no coroutines")
     assert lacks_package(why_lost(NODE)) == ""
 
 
