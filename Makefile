@@ -43,8 +43,7 @@ demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory u
 test: $(INSTALLED)  ## run the tests, in three processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
 
-test-ray: $(INSTALLED)  ## install Ray, and play the tests against a cluster on this machine
-	$(PIP) --no-build-isolation -e '.[ray]'
+test-ray: $(INSTALLED)  ## play the tests against a Ray cluster on this machine; Ray must be in .venv
 	$(BIN)/pytest -m ray $(PYTEST_FLAGS)
 
 test-slurm: $(INSTALLED)  ## install Slurm from the packages of Debian, as root, and play the tests against a cluster on this machine
