@@ -16,17 +16,18 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.processes import MIB, pss, tree
+from benchmarks.peers.processes import CaseError, Processes, tree
+from benchmarks.peers.results import MEMORY_MIB
+from fedgsp.children import tail
 from top_server.record.history import read_lines
 
+ROOT = Path(__file__).resolve().parents[1]
 WRITERS = 1500
 TIMEOUT_S = 3600.0
 
@@ -40,23 +41,15 @@ class Simulated:
 
 
 def _watched(command: list[str], folder: Path) -> tuple[str, float]:
-    """What a program prints, and the peak of memory of all its processes, in MiB."""
-    peak, begin = 0, time.monotonic()
-    with (folder / "out").open("w+") as out, (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=out, stderr=log, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+    """The output of a program, and the peak of memory of all its processes, in MiB."""
+    log = folder / "log"
+    with Processes(TIMEOUT_S, MEMORY_MIB) as processes:
+        pid = processes.start(command, log, {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)})
         try:
-            while process.poll() is None:
-                if time.monotonic() > begin + TIMEOUT_S:
-                    raise TimeoutError(f"{command[2]} took more than {TIMEOUT_S:.0f} s")
-                peak = max(peak, pss(tree(process.pid)))
-                time.sleep(0.5)
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode:
-            raise RuntimeError(f"{command[2]} failed: {(folder / 'log').read_text()[-2000:]}")
-        out.seek(0)
-        return out.read(), peak / MIB
+            processes.watch(lambda: not tree(pid))
+        except CaseError as error:
+            raise RuntimeError(f"{command[2]}: {error}; its output ends: {tail(log)}") from None
+    return log.read_text(), processes.peak_mib
 
 
 def ours(data: Path, model: str, cohort: int, rounds: int) -> Simulated:

@@ -95,7 +95,7 @@ def worker(name: str) -> Identity:
 def host_of_worker(name: str) -> str:
     """The host name in the certificates of a worker, in place of the hosts where it may run.
 
-    Whoever makes the certificate does not know them. Who dials the worker of this name looks for this host name.
+    The CA does not know them when it makes the certificate. A process that dials the worker looks for this host name.
     """
     return f"{name.lower()}.worker.fedgsp.invalid"
 

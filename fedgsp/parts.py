@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -87,6 +88,27 @@ class Part:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if frame.f_globals.get("__name__", "").partition(".")[0] == top
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWithNeeds(Part):
+    """The declaration of a part that needs more than FedGSP to work, which can be known before a run begins."""
+
+    #: Modules that must be installed -> the requirement that pip understands.
+    packages: Mapping[str, str] = field(default_factory=dict)
+    #: Refuses options that cannot be used, without a try; raises UserError.
+    check: Callable[[Any], None] = lambda _: None
+
+    def usable(self, given: Mapping[str, str]) -> Any:
+        """The options of the part, read from texts; raises UserError if the part cannot be used with them here."""
+        options = self.read(given)
+        for module, requirement in self.packages.items():
+            if find_spec(module) is None:
+                raise ConfigError(f"{self} needs a package that is not installed", f"pip install '{requirement}'")
+        self.load()
+        with self.guard():
+            self.check(options)
+        return options
 
 
 class Parts(Mapping[str, T], Generic[T]):

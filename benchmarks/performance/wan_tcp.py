@@ -98,7 +98,7 @@ async def _rows(repeats: int) -> list[Row]:
 
 
 def measure(repeats: int) -> list[Row]:
-    """The rows of all links; each sample is of a connection of its own, the kinds in turn."""
+    """The rows of all links; each sample has a new connection, and the kinds are measured in turn."""
     if reason := why_not():
         raise SystemExit(reason)
     return asyncio.run(_rows(repeats))

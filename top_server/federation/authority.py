@@ -6,11 +6,12 @@ import ipaddress
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.certificates import BACKDATED, Key, new_key, now
@@ -55,6 +56,14 @@ class Authority:
 
     certificate: x509.Certificate
     key: Key
+
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes) -> Self:
+        """A CA from its two files in PEM; raises ValueError or TypeError."""
+        found = load_pem_private_key(key, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key is of another kind")
+        return cls(x509.load_pem_x509_certificate(certificate), found)
 
     def for_invitation(self, name: str, entry: Entry) -> Invitation:
         """A certificate with its key, by which an invited node makes its first connection."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedgsp.certificates import new_key, now, pem_of, pem_of_key, renewal_due
 from fedgsp.errors import ConfigError, DataError, not_written
@@ -40,10 +38,7 @@ class Folder:
         """The CA; raises ConfigError or DataError if its files cannot be used."""
         certificate, key = _read(self.path / "ca.pem"), _read(self.path / "ca.key")
         try:
-            found = load_pem_private_key(key, None)
-            if not isinstance(found, ec.EllipticCurvePrivateKey):
-                raise ValueError("the key is of another kind")
-            return Authority(x509.load_pem_x509_certificate(certificate), found)
+            return Authority.read(certificate, key)
         except (ValueError, TypeError) as error:
             raise DataError(f"the CA in {self.path} cannot be used: {error}", "restore ca.pem and ca.key") from None
 

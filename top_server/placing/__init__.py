@@ -1,10 +1,7 @@
 """Places: where the nodes of a run are started, and by whom."""
 
-from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
-from fedgsp.errors import ConfigError
 from fedgsp.parts import Parts
 from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
@@ -41,16 +38,5 @@ def chosen(config: RunConfig) -> tuple[Place, Any] | None:
     """The place of a run with its options; None if the run starts no nodes. Raises UserError if it cannot be used."""
     if config.placed is None:
         return None
-    return checked(PLACES[config.placed], config.place_option)
-
-
-def checked(place: Place, given: Mapping[str, str]) -> tuple[Place, Any]:
-    """A place with its options; raises UserError if it cannot be used here."""
-    options = place.read(given)
-    for module, requirement in place.packages.items():
-        if find_spec(module) is None:
-            raise ConfigError(f"{place} needs a package that is not installed", f"pip install '{requirement}'")
-    place.load()
-    with place.guard():
-        place.check(options)
-    return place, options
+    place = PLACES[config.placed]
+    return place, place.usable(config.place_option)

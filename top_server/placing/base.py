@@ -33,7 +33,7 @@ from typing import Any
 from fedgsp.addresses import is_near
 from fedgsp.errors import not_written
 from fedgsp.files import write_secret
-from fedgsp.parts import Part
+from fedgsp.parts import PartWithNeeds
 from fedgsp.settings.fields import setting
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import NodeSettings
@@ -168,7 +168,7 @@ class RemoteOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place(Part):
+class Place(PartWithNeeds):
     """The declaration of a place. Its code is a subclass of `Placing`.
 
     Workers of a `remote` place may be on other machines. Its options are a subclass of `RemoteOptions`. The run then
@@ -176,7 +176,3 @@ class Place(Part):
     """
 
     remote: bool = False
-    #: Python packages that the place needs -> what to install, such as {"ray": "fedgsp[ray]"}.
-    packages: Mapping[str, str] = field(default_factory=dict)
-    #: Raises UserError if the place cannot be used with these options, before a run directory is made.
-    check: Callable[[Any], None] = lambda _: None

@@ -58,13 +58,13 @@ def connected(config: RunConfig, folder: Path, host: str) -> RunConfig:
     """
     check_host("place option host", host)
     listen = ANYWHERE if config.listen == RunConfig().listen else config.listen
+    dialled = dataclasses.replace(config, listen=listen, host=(*config.host, host))
     if config.federation is not None:
-        return dataclasses.replace(config, listen=listen, host=(*config.host, host))
+        return dialled
     from fedgsp.certificates import new_key, now, pem_of, pem_of_key  # here: other runs need no cryptography
 
-    hosts = sorted({*dataclasses.replace(config, listen=listen).hosts, host.strip("[]").partition("%")[0]})
     own, key = _authority(folder), new_key()
-    certificate = own.issued(TOP_SERVER, hosts, key.public_key(), now() + LIFE)
+    certificate = own.issued(TOP_SERVER, dialled.hosts, key.public_key(), now() + LIFE)
     both = folder / _TOP_SERVER
     write_secret(both, pem_of(certificate) + pem_of_key(key))
     return dataclasses.replace(config, listen=listen, tls_ca=folder / _CA, tls_cert=both, tls_key=both)
@@ -102,10 +102,6 @@ def issuer(config: RunConfig, folder: Path, run: str) -> Certificates | None:
 
 def _authority(folder: Path) -> Authority:
     """The CA of the run in its folder, made if there is none. Only one top server at a time has this folder."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     from fedgsp.certificates import pem_of, pem_of_key
     from top_server.federation.authority import Authority, new_authority
 
@@ -118,10 +114,7 @@ def _authority(folder: Path) -> Authority:
     try:
         (certificate, _), (key, status) = (read_secret(folder / name, MOST_OF_PEM) for name in (_CA, _KEY))
         check_secret("the key of the run", folder / _KEY, status)
-        found = load_pem_private_key(key, None)
-        if not isinstance(found, ec.EllipticCurvePrivateKey):
-            raise ValueError("the key is of another kind")
-        return Authority(x509.load_pem_x509_certificate(certificate), found)
+        return Authority.read(certificate, key)
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
             f"the CA of the run in {folder} cannot be used: {error}", f"remove {folder}: a new one is then made"

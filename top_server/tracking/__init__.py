@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,7 @@ def chosen(flag: str, texts: Iterable[str], options: Mapping[str, str]) -> list[
         own = {key.removeprefix(f"{name}."): left.pop(key) for key in options if key.startswith(f"{name}.")}
         if equals and own.setdefault(TO, value) != value:
             raise ConfigError(f"{flag} {text} and option {name}.{TO} differ", "give one of them")
-        found.append(_checked(TRACKERS[name], own))
+        found.append((TRACKERS[name], TRACKERS[name].usable(own)))
     for name in left:
         raise ConfigError(f"option {name} is for no tracker of {flag}", f"write NAME.KEY=VALUE, and {flag} NAME too")
     return found
-
-
-def _checked(tracker: Tracker, given: Mapping[str, str]) -> tuple[Tracker, Any]:
-    options = tracker.read(given)
-    for module, requirement in tracker.packages.items():
-        if find_spec(module) is None:
-            raise ConfigError(f"{tracker} needs a package that is not installed", f"pip install '{requirement}'")
-    tracker.load()
-    with tracker.guard():
-        tracker.check(options)
-    return tracker, options

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import ConfigError
-from fedgsp.parts import Part
+from fedgsp.parts import PartWithNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,12 @@ class Tracking(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracker(Part):
+class Tracker(PartWithNeeds):
     """The declaration of a tracker; its `code` is a subclass of `Tracking`, called with the options.
 
     `--track NAME=VALUE` sets the option `to`, if the tracker has one. If the tracker has an option `clients` and that
     is false, it gets no figures of single clients.
     """
-
-    #: Modules that must be installed -> the requirement that pip understands.
-    packages: Mapping[str, str] = field(default_factory=dict)
-    #: Refuses options that cannot be used without a try; raises ConfigError.
-    check: Any = lambda _: None
 
 
 def thinned(points: Points, options: Any) -> Points:
