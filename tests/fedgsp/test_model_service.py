@@ -170,6 +170,15 @@ async def test_a_holder_that_falls_silent_after_its_header_is_given_up(monkeypat
     assert failure.code is FailureCode.STALLED
 
 
+async def test_a_holder_that_takes_no_question_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its system accepts the connection, and its program says nothing at all: no HTTP/2, no refusal."""
+    monkeypatch.setattr(model_service, "ASK_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:
+            failure = await refused(fetch(channel, "m", TENSORS, PLENTY))
+    assert failure == Failure(FailureCode.UNREACHABLE, "nobody took the question for model 'm'")
+
+
 async def test_a_holder_that_goes_on_forever_is_cut_off() -> None:
     says = Says([header(), data(BYTES)], "repeat")
     async with serving(registered(says)) as served:
