@@ -30,10 +30,8 @@ from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
-
 #: A holder that has not taken the question for a model after so many seconds cannot be reached.
 ASK_TIMEOUT_S = 30.0
-
 #: Time in which a reader must take each chunk of a model that this process still holds, in seconds. Once the model is
 #: released, so much time is left for all the rest: a reader must not keep a model in memory that nobody needs.
 TAKE_TIMEOUT_S = 60.0
