@@ -55,6 +55,7 @@ _SERVERS = frozenset({Role.TOP_SERVER, Role.MANAGER})
 RULES = {
     "/fedgsp.v1.MembershipService/Join": Rule(Verb.JOIN, _NODES),
     "/fedgsp.v1.CheckService/Check": Rule(Verb.CHECK, _NODES),
+    "/fedgsp.v1.HostingService/Host": Rule(Verb.JOIN, frozenset({Role.WORKER})),
     "/fedgsp.v1.OrderService/Attach": Rule(Verb.ATTACH, _NODES),
     "/fedgsp.v1.GroupService/RunGroup": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
     "/fedgsp.v1.GroupService/Forget": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),

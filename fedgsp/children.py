@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from fedgsp.errors import PeerError
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
@@ -109,17 +110,19 @@ class Template:
             self._socket = ours
             self._listening = asyncio.create_task(self._listen(self._process), name="listen to a template")
 
-    async def spawn(self, command: Sequence[str], log: Path | None, says_ready: bool = True) -> Child:
+    async def spawn(self, command: Sequence[str], log: Path | int | None, says_ready: bool = True) -> Child:
         """Forks a child that runs `command`, a module with its arguments. Its output goes to the end of `log`.
 
-        Without a log, the output is discarded. With `says_ready`, standard output goes to `Child.stdout` instead, from
-        which `ready_line` reads. Raises PeerError if the template cannot start.
+        A log may be a file descriptor of this process. Without a log, the output is discarded.
+
+        With `says_ready`, standard output goes to `Child.stdout` instead, from which `ready_line` reads. Raises
+        PeerError if the template cannot start.
         """
         await self.start()
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            with theirs, (log or Path(os.devnull)).open("ab") as output:
+            with theirs, _opened(log) as output:
                 child = Child(*await asyncio.open_unix_connection(sock=ours))
                 undo.callback(child.close)
                 streams = [theirs.fileno(), (theirs if says_ready else output).fileno(), output.fileno()]
@@ -174,6 +177,12 @@ class Template:
             child.has_ended(UNKNOWN_EXIT_CODE)
         self._asked.clear()
         self._running.clear()
+
+
+def _opened(log: Path | int | None) -> IO[bytes]:
+    if isinstance(log, int):
+        return os.fdopen(os.dup(log), "ab")
+    return (log or Path(os.devnull)).open("ab")
 
 
 async def ready_line(child: Child, name: str, log: Path | None) -> str:

@@ -65,8 +65,8 @@ class Identity:
     def speaks_for(self, other: Identity) -> bool:
         """Whether a process with this certificate may act as `other`.
 
-        Group managers, and local nodes of a run whose CA is kept elsewhere, run with the certificate of the top server
-        that started them. A worker is the node of its name; the top server decides in which run.
+        Group managers beside the top server, and local nodes of a run whose CA is kept elsewhere, run with its
+        certificate. A worker is the node of its name; the top server decides in which run.
         """
         is_node = self.role is Role.WORKER and other == Identity(Role.NODE, self.name)
         return self == other or is_node or self.role is Role.TOP_SERVER
@@ -92,17 +92,21 @@ def worker(name: str) -> Identity:
     return Identity(Role.WORKER, name)
 
 
-def host_of_worker(name: str) -> str:
-    """The host name in the certificates of a worker, in place of the hosts where it may run.
-
-    The CA does not know them when it makes the certificate. A process that dials the worker looks for this host name.
-    """
-    return f"{name.lower()}.worker.fedgsp.invalid"
-
-
 def manager(name: str) -> Identity:
     """The group manager of this name."""
     return Identity(Role.MANAGER, name)
+
+
+#: Role of a server that may have been placed on any machine -> the role in its certificate.
+_PLACED = {Role.NODE: Role.WORKER, Role.MANAGER: Role.MANAGER}
+
+
+def host_of_placed(server: Identity) -> str:
+    """The host name that a server's certificate has in place of hosts if it was placed; empty if none is placed.
+
+    The CA does not know where it will run when it makes the certificate. A process that dials it looks for this name.
+    """
+    return f"{server.name.lower()}.{_PLACED[server.role]}.fedgsp.invalid" if server.role in _PLACED else ""
 
 
 #: Kind of a source -> the process that serves it, by its name. Other sources are on the reading node itself.

@@ -16,7 +16,7 @@ import grpc
 
 from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
-from fedgsp.identity import Identity, Role, host_of_worker, identity_in
+from fedgsp.identity import Identity, host_of_placed, identity_in
 from fedgsp.liveness import MOST_DIAL_S
 from fedgsp.proxy import Proxy, open_connection
 from fedgsp.tls import NOT_OF_CA, TOKEN, Tls, handshake_failure, meaning_of, uris_of
@@ -58,18 +58,18 @@ class Server:
 async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None = None) -> Trusted:
     """Credentials of a channel to the process `server`, which take the certificate that it has now, and no other.
 
-    A worker runs where a scheduler has put it, so that its certificate has a host name of its own in place of hosts:
-    see `host_of_worker`. Raises PeerError if there is no server, or if its certificate is not one of this host, or not
-    of this process.
+    A worker runs where a scheduler has put it, and so may a manager. Their certificates have a host name of their own
+    in place of hosts: see `host_of_placed`.
+
+    Raises PeerError if there is no server, or if its certificate is not one of this host, or not of this process.
     """
     options: list[tuple[str, str]] = []
     try:
         try:
             found = await probe(address, tls, proxy=proxy)
         except WrongHostError as error:
-            if server.role is not Role.NODE:
+            if not (name := host_of_placed(server)):
                 raise
-            name = host_of_worker(server.name)
             try:
                 found = await probe(address, tls, proxy=proxy, name=name)
             except WrongHostError:

@@ -10,7 +10,16 @@ from typing import Any, TypeAlias, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fedgsp import messages
-from fedgsp.v1 import check_pb2, enrolment_pb2, failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import (
+    check_pb2,
+    enrolment_pb2,
+    failure_pb2,
+    group_pb2,
+    hosting_pb2,
+    membership_pb2,
+    model_pb2,
+    order_pb2,
+)
 
 T = TypeVar("T")
 #: Two functions of one field: the first puts a value into a protobuf message, the second takes it from there.
@@ -24,6 +33,7 @@ _MODULES: tuple[ModuleType, ...] = (
     check_pb2,
     order_pb2,
     group_pb2,
+    hosting_pb2,
 )
 
 

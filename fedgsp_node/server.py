@@ -52,6 +52,7 @@ from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
 from fedgsp_node.hello import hello_of
+from fedgsp_node.hosting import HostedManagers
 from fedgsp_node.managers import Managers
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
@@ -222,6 +223,7 @@ class _Node:
         insecure = settings.insecure if settings.tls_files is None else None
         of_node = (self._name, self._process, self._top_host, insecure)
         self._joined = joined or asyncio.Event()
+        self._hosted = HostedManagers(settings, self._name, channels, self._join_ticket)
         self._managers = Managers(*of_node, channels, worker, door, self._log, receipts, self._joined)
 
     async def live(self) -> None:
@@ -261,6 +263,7 @@ class _Node:
         finally:
             self._guard.sum_up()
             await self._managers.detach()
+            await self._hosted.close()
 
     def _alone(self, stopped: Leave | None, reason: str, seconds: float) -> UserError:
         waited = f"for {seconds:.0f} s"
@@ -319,6 +322,7 @@ class _Node:
                             await self._worker.extend(welcome.additions)
                             self._worker.open(run_id)
                         self._run_id = run_id
+                        await self._hosted.serve(run_id)
                         clients = counted(len(self._hello.clients), "client")
                         self._joins.line(f"node={self._name} joined run {run_id} with {clients}")
                     case MakeConstants(seed) if not joined:
@@ -345,6 +349,13 @@ class _Node:
             self._joined.clear()
             ended.set()
             call.cancel()
+
+    def _join_ticket(self) -> bytes:
+        """Shows without TLS that this process is one of the same user; empty if nothing has to be shown."""
+        if self._settings.tls_files is not None or self._settings.insecure:
+            return b""
+        key = local_key.found(self._settings.top_server)
+        return issue(key, Ticket(Verb.JOIN, secrets.token_hex(16), node(self._name))) if key else b""
 
     async def _outgoing(
         self, said: asyncio.Queue[Hello], ended: asyncio.Event

@@ -86,7 +86,8 @@ class Group:
         if keep:
             self.ledger.keep(ref.id, member.node)
         source = self.manager
-        if request.relay is not RelayMode.MANAGER and record.origin is Origin.TOP_SERVER:
+        handed_on = request.hand_on_start and member.start is None
+        if request.relay is not RelayMode.MANAGER and record.origin is Origin.TOP_SERVER and not handed_on:
             source = Source(SourceKind.TOP_SERVER, "top server", request.start_address)
         return Start(ref.id, (source,), keep, request.without_head, ref.digest)
 

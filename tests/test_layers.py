@@ -26,6 +26,7 @@ READERS = {
         "fedgsp/*",
         *("*/server.py", "*/servicer.py", "*/client.py", "*/grouping_service.py"),
         "fedgsp_node/attachment.py",  # the client of a manager's order stream
+        "fedgsp_node/hosting.py",  # the client of the stream for managers on this machine
     ),
     "torch": ("fedgsp_node/*", "fedgsp_runs/result.py"),  # and, deferred, fedgsp/task.py
     "ortools": ("top_server/grouping/balanced_clusters.py",),

@@ -25,6 +25,8 @@ from fedgsp.weights import require
 from top_server.checking.listener import ManagerDoor
 from top_server.checking.servicer import CheckServicer
 from top_server.federation.opening import Federated
+from top_server.managers.hosts import Hosts
+from top_server.managers.servicer import HostingServicer
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.record.audit import NO_AUDIT, Audit, Fetches
@@ -55,11 +57,13 @@ async def opened(
     tls: Tls | None,
     federated: Federated,
     audit: Audit,
+    hosts: Hosts | None = None,
     resumed_at: str = "",
 ) -> AsyncIterator[tuple[str, ManagerDoor]]:
     """Runs the server of nodes while the body runs; yields its address, and the door in place of managers.
 
-    A resumed run listens where nodes look for it, `resumed_at`. Raises ConfigError if that is not possible.
+    Workers connect to `hosts` if they run the group managers. A resumed run listens where nodes look for it,
+    `resumed_at`. Raises ConfigError if that is not possible.
     """
 
     def refused(method: str, peer: str, number: int, why: str) -> None:
@@ -77,9 +81,12 @@ async def opened(
 
     probed = ManagerDoor(lambda port: start(f"{host}:{port}"), config.manager_port_range)
     checks = CheckServicer(membership, probed, config.manager_ports or "")
-    services = (MembershipServicer(membership), models_of(store, audit, config.wire), federated, checks)
+    models = models_of(store, audit, config.wire)
+    services = [MembershipServicer(membership).add_to, models.add_to, federated.add_to, checks.add_to]
+    if hosts is not None:
+        services.append(HostingServicer(hosts, membership.placed).add_to)
     try:
-        server, address = await start(listen, *(service.add_to for service in services))
+        server, address = await start(listen, *services)
     except ConfigError as error:
         if resumed_at:
             raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None

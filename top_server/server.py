@@ -6,7 +6,7 @@ import functools
 import logging
 import secrets
 import time
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ from top_server.groups import initial
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
+from top_server.managers.here import LauncherHere, launching_here
+from top_server.managers.launching import Launcher
 from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.metrics import monitored
@@ -152,23 +154,24 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         federated, door = Federated(connected, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended. Workers on other
         # machines are started anew, and the top server itself may be on another machine now.
+        hosts = workers.hosts(issuer)
         at = resumed.address if resumed and not resumed.extends and not workers.remote else ""
         watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
-            doors.opened(connected, membership, store, door, tls, federated, audit, at)
+            doors.opened(connected, membership, store, door, tls, federated, audit, hosts, at)
         )
         journal.record(Listening(address=address, metrics=watched.address or ABSENT))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
+        launcher: Launcher | None = hosts
+        if launcher is None:
+            launcher = await stack.enter_async_context(_launching_here(connected, run_id, address, issuer))
         managers = await stack.enter_async_context(
             manager_pool(
-                split_address(address)[0],
-                config.manager_port_range,
-                directory.logs,
+                launcher,
                 channels,
                 journal,
                 issuer,
-                arguments_of(ManagerSettings(**connected.for_children, run=run_id)),
                 f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
         )
@@ -232,6 +235,20 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             )
             audit.close(finished, visible(reason))
         finish(directory, journal, config, row, begin)
+
+
+def _launching_here(
+    connected: RunConfig, run_id: str, address: str, issuer: Issuer
+) -> AbstractAsyncContextManager[LauncherHere]:
+    """Managers beside this process, which listen on the same host."""
+    assert connected.run_dir is not None
+    return launching_here(
+        split_address(address)[0],
+        connected.manager_port_range,
+        RunDirectory(connected.run_dir).logs,
+        arguments_of(ManagerSettings(**connected.for_children, run=run_id)),
+        issuer.run_key,
+    )
 
 
 async def _play(

@@ -20,7 +20,7 @@ from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import MIB, joined
 from fedgsp.children import Template, ready_line, stop
 from fedgsp.tickets import KEY_BYTES
-from top_server.managers.pool import COMMAND, IMPORTS
+from top_server.managers.here import COMMAND, IMPORTS
 
 CLIENTS = 100
 WRITERS_NODES = 4

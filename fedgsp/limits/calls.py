@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor
 
-from fedgsp.v1 import check_pb2, enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import (
+    check_pb2,
+    enrolment_pb2,
+    group_pb2,
+    grouping_pb2,
+    hosting_pb2,
+    membership_pb2,
+    model_pb2,
+    order_pb2,
+)
 
 #: Longest wait for the first message of any call, in seconds. Callers know it when they call.
 FIRST_MESSAGE_S = 15.0
@@ -33,6 +42,8 @@ class Allowance:
 ALLOWANCES: dict[str, Allowance] = {
     # A node says hello and then only listens.
     "/fedgsp.v1.MembershipService/Join": Allowance(_NODES, _NODES, membership_pb2.NodeMessage.DESCRIPTOR),
+    # One stream of each worker that runs managers.
+    "/fedgsp.v1.HostingService/Host": Allowance(_NODES, _NODES, hosting_pb2.HostMessage.DESCRIPTOR),
     # A site checks its node once or twice before a run; each call ends within `checking.servicer.MOST_S`.
     "/fedgsp.v1.CheckService/Check": Allowance(64, 16, check_pb2.CheckQuestion.DESCRIPTOR),
     # A node without work has nothing to report.

@@ -4,7 +4,16 @@ from google.protobuf.descriptor import Descriptor
 
 from fedgsp.limits import counting
 from fedgsp.messages import MOST_CLIENTS_OF_NODE, MOST_ECHO_BYTES
-from fedgsp.v1 import check_pb2, enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import (
+    check_pb2,
+    enrolment_pb2,
+    group_pb2,
+    grouping_pb2,
+    hosting_pb2,
+    membership_pb2,
+    model_pb2,
+    order_pb2,
+)
 
 #: Most tensors of a model. A header with more of them would not fit into its message.
 MOST_TENSORS = 20_000
@@ -61,6 +70,9 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "release.model_ids": MOST_CLIENTS_OF_NODE,
         "recall.model_ids": MOST_CLIENTS_OF_NODE,
     },
+    hosting_pb2.HostMessage.DESCRIPTOR: {},
+    # Received by a worker, which has called.
+    hosting_pb2.HostOrder.DESCRIPTOR: {"start.certificate": 20_000},
     model_pb2.FetchRequest.DESCRIPTOR: {},
     model_pb2.Chunk.DESCRIPTOR: {**_tensors("header.tensors"), "header.bases": 64, "data": _ANY},
     group_pb2.RunGroupRequest.DESCRIPTOR: {

@@ -103,6 +103,8 @@ class RunGroupRequest:
     program_options: Mapping[str, str] = field(default_factory=dict)
     #: What nodes do to a trained model before it leaves them, in this order.
     outgoing: tuple[OutgoingStep, ...] = ()
+    #: Members get the start of the group from the manager, which fetches it once from the top server.
+    hand_on_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ class PlaceSettings(RunFiles):
     clients: int | None = setting(
         None, "number of clients that these nodes host together: 0 to N - 1", least=1, panel=PROCESSES
     )
+    place_managers: bool = setting(
+        False,
+        "run group managers on the machines of these nodes, and not beside the top server",
+        may_change=True,
+        panel=PROCESSES,
+    )
     threads: int = setting(
         1,
         "threads of each of these nodes; another number may change the last bits of the models",
@@ -68,6 +74,11 @@ class PlaceSettings(RunFiles):
                 "give --workers",
             ),
             (self.workers and self.place is None, f"{count} has no place", "give --place"),
+            (
+                self.place_managers and not self.workers_to_place,
+                "--place-managers needs the machines of nodes that the run starts, and there are none",
+                "give --place and --workers too, or drop it",
+            ),
             (
                 self.clients is not None and not self.workers_to_place,
                 "--clients is for nodes that the run starts, and there are none",

@@ -259,7 +259,11 @@ class RunConfig(PlaceSettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         PlaceSettings.check_together(self)
-        _ = self.manager_port_range
+        if self.manager_port_range is not None and self.place_managers:
+            raise ConfigError(
+                "--manager-ports is for managers beside the top server, and --place-managers for others",
+                "drop one of them: managers on the machines of workers take free ports",
+            )
 
 
 def may_change() -> set[str]:
@@ -335,6 +339,11 @@ class NodeSettings(ProxySettings):
         panel=WORK,
     )
     name: str | None = setting(None, "name of this node in the run's records; HOST-PID by default", panel=WORK)
+    host_managers: bool = setting(
+        False,
+        "run group managers for the top server on this machine; only for nodes that a run starts (--place-managers)",
+        panel=WORK,
+    )
     policy: str | None = setting(
         None,
         "TOML file that says what this node does at most, whatever it is ordered; a default policy without it; "

@@ -150,6 +150,7 @@ class RunGroupRequest(_message.Message):
     AGGREGATION_OPTIONS_FIELD_NUMBER: _builtins.int
     PROGRAM_OPTIONS_FIELD_NUMBER: _builtins.int
     OUTGOING_FIELD_NUMBER: _builtins.int
+    HAND_ON_START_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -176,6 +177,8 @@ class RunGroupRequest(_message.Message):
     """A model is rejected if its update is longer than this factor times the median length. 0: no limit."""
     serial: _builtins.int
     """Serial number of this call. It differs from those of all other calls of the run."""
+    hand_on_start: _builtins.bool
+    """Members get the start of the group from the manager, which fetches it once from the top server."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
@@ -259,10 +262,11 @@ class RunGroupRequest(_message.Message):
         aggregation_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         program_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         outgoing: _abc.Iterable[_order_pb2.OutgoingStep] | None = ...,
+        hand_on_start: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "aggregation_options", b"aggregation_options", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "outgoing", b"outgoing", "parts", b"parts", "planned", b"planned", "program", b"program", "program_options", b"program_options", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "aggregation_options", b"aggregation_options", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "hand_on_start", b"hand_on_start", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "outgoing", b"outgoing", "parts", b"parts", "planned", b"planned", "program", b"program", "program_options", b"program_options", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,13 +35,16 @@ def run_of(folder: Path, *flags: str) -> contextlib.AbstractAsyncContextManager[
     return program(command, folder / "top-server.log")
 
 
-async def test_a_job_array_gives_the_bits_of_local_nodes(slurm: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("managers", [(), ("--place-managers",)], ids=["beside the top server", "placed"])
+async def test_a_job_array_gives_the_bits_of_local_nodes(
+    slurm: Cluster, tmp_path: Path, managers: tuple[str, ...]
+) -> None:
     (tmp_path / "local").mkdir()
     local = ["--local-nodes", str(WORKERS), "--clients", str(CLIENTS), "--listen", "127.0.0.1:0", "--rounds", "4"]
     command = ["top_server", "--json", "--run-dir", str(tmp_path / "local" / "run"), *local]
     async with program(command, tmp_path / "local.log") as run:
         assert await run.ended(DEADLINE_S) == 0
-    async with run_of(tmp_path, "--rounds", "4") as run:
+    async with run_of(tmp_path, "--rounds", "4", *managers) as run:
         assert await run.ended(DEADLINE_S) == 0, run.errors
     assert model_of(tmp_path / "run") == model_of(tmp_path / "local" / "run")
     directory = RunDirectory(tmp_path / "run")
@@ -49,6 +52,8 @@ async def test_a_job_array_gives_the_bits_of_local_nodes(slurm: Cluster, tmp_pat
     assert machines
     assert not {"127.0.0.1"} & machines
     assert len(list(directory.logs.glob("node-*.log"))) == WORKERS
+    spawned = [event for event in run.events if event["event"] == "manager_spawned"]
+    assert {event["address"].rpartition(":")[0] in machines for event in spawned} == {bool(managers)}
     slurm.wait_until_empty()
 
 

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from typing import Any
 
-from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
+import pytest
+
+from fedgsp.messages import (
+    Cancel,
+    GroupEvent,
+    Initialise,
+    ModelRef,
+    Part,
+    RelayMode,
+    Release,
+    SourceKind,
+    Train,
+    TrainingSettings,
+)
 from group_manager.group import Group
 from tests.support.callers import ISSUER
 from tests.support.faults import Faults
@@ -14,8 +29,8 @@ from tests.support.scripted import let_others_run, model
 MEMBERS = hosted(n1=[0])
 
 
-def group_of(play: Scene, events: list[GroupEvent]) -> Group:
-    request = play.request(MEMBERS, "relay")
+def group_of(play: Scene, events: list[GroupEvent], **changes: Any) -> Group:
+    request = dataclasses.replace(play.request(MEMBERS, "relay"), **changes)
     return Group(request, play.members, play.store, play.channels, MANAGER, ISSUER, events.append)
 
 
@@ -38,6 +53,26 @@ async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
         assert ("send-up", Cancel()) in sent
         assert sent[-1] == ("release", Release(("fresh",)))
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("carry")]
+
+
+@pytest.mark.parametrize(
+    ("hand_on", "relay", "own", "source"),
+    [
+        (False, RelayMode.AUTO, False, SourceKind.TOP_SERVER),
+        (True, RelayMode.AUTO, False, SourceKind.MANAGER),
+        (False, RelayMode.MANAGER, False, SourceKind.MANAGER),
+        (True, RelayMode.AUTO, True, SourceKind.TOP_SERVER),  # nobody else starts from it
+    ],
+)
+async def test_members_get_the_start_where_the_request_says(
+    hand_on: bool, relay: RelayMode, own: bool, source: SourceKind
+) -> None:
+    async with scene() as play:
+        start = Part(ModelRef("start"), "", 1.0)
+        member = dataclasses.replace(MEMBERS[0], start=start) if own else MEMBERS[0]
+        changes = {"start": start.ref, "members": (member,), "hand_on_start": hand_on, "relay": relay}
+        found = group_of(play, [], **changes).given_start(member, keep=False)
+        assert [one.kind for one in found.sources] == [source]
 
 
 async def test_only_the_result_is_kept_here() -> None:

@@ -29,6 +29,7 @@ from fedgsp.v1 import (
     enrolment_pb2,
     group_pb2,
     grouping_pb2,
+    hosting_pb2,
     membership_pb2,
     membership_pb2_grpc,
     model_pb2,
@@ -41,7 +42,7 @@ from tests.support.serving import Served, serving
 from top_server.nodes.servicer import MembershipServicer
 
 JOIN, FETCH = path("MembershipService", "Join"), path("ModelService", "Fetch")
-MODULES = (check_pb2, enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2)
+MODULES = (check_pb2, enrolment_pb2, group_pb2, grouping_pb2, hosting_pb2, membership_pb2, model_pb2, order_pb2)
 
 
 def test_every_rpc_has_limits_and_a_kind_that_is_counted() -> None:

@@ -162,9 +162,7 @@ async def stage(
         ModelServicer(made).add_to(server)
 
     async with Channels() as channels, serving(register) as served:
-        manager = Manager(
-            "m0", served.address, cast("Any", None), ManagerClient("m0", over(served.channel), ISSUER), 0
-        )
+        manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", over(served.channel), ISSUER))
         store = ModelStore()
         context = RunContext(
             run_id="run",

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.certificates import BACKDATED, Key, new_key, now
-from fedgsp.identity import TOP_SERVER, Identity, Role, host_of_worker, invited, node
+from fedgsp.identity import TOP_SERVER, Identity, Role, host_of_placed, invited, node
 from fedgsp.invitation import Invitation
 from top_server.federation.registry import Entry, Operator
 
@@ -90,9 +90,14 @@ class Authority:
         """The certificate of a top server that is dialled by these hosts."""
         return self.issued(TOP_SERVER, hosts, key, now() + SERVER_LIFE)
 
-    def for_worker(self, who: Identity, enrolment: str, key: PublicKey, until: dt.datetime) -> x509.Certificate:
-        """The certificate of a worker, with a host name of its own in place of the hosts where it may run."""
-        names = [*_uris(who.uri, enrolment), _host(host_of_worker(who.name))]
+    def for_placed(
+        self, who: Identity, server: Identity, enrolment: str, key: PublicKey, until: dt.datetime
+    ) -> x509.Certificate:
+        """The certificate of a worker or a manager, with a host name of its own in place of hosts where it may run.
+
+        Others dial it as `server`.
+        """
+        names = [*_uris(who.uri, enrolment), _host(host_of_placed(server))]
         return self._issue(key, names, until, [_SERVER, _CLIENT])
 
     def issued(self, who: Identity, hosts: Collection[str], key: PublicKey, until: dt.datetime) -> x509.Certificate:

@@ -129,7 +129,7 @@ async def _on(
     for node in {member.node for member in members}:
         context.membership.attach(node, AttachTo(manager.name, manager.address))
     largest = max(total_bytes(context.membership.tensors), task.max_bytes, reveals.max_bytes if reveals else 0)
-    request = _request(context, progress, round_number, task, members, trace, largest)
+    request = _request(context, progress, round_number, task, members, trace, largest, manager.hands_on)
     watcher = GroupWatch(context, progress, request, manager, trace, reveals, task.groups_of_one)
     for client, member in hosted.items():
         if member is None and client not in trained:
@@ -177,6 +177,7 @@ def _request(
     members: tuple[Member, ...],
     trace: Trace,
     max_model_bytes: int,
+    hands_on: bool,
 ) -> RunGroupRequest:
     config = context.config
     merged = PROGRAMS[task.program].makes_model or task.results in (Results.RETAINED, Results.COLLECTED)
@@ -225,4 +226,6 @@ def _request(
         serial=next(context.serials),
         update_lengths=tuple(progress.update_lengths) if config.update_norm_limit else (),
         outgoing=outgoing_steps(config, context.scheme),
+        # A chain has one reader of its start, which gets it sooner from the top server itself.
+        hand_on_start=hands_on and not PROGRAMS[task.program].chained,
     )

@@ -28,12 +28,22 @@ class Placed:
     run: str
     clients: Mapping[str, range | None] = field(default_factory=dict)
 
+    def is_worker(self, name: str, caller: Caller) -> bool:
+        """Whether a caller is the worker of this name.
+
+        Without TLS, and with the certificate of the top server, only its name can be looked at.
+        """
+        if name not in self.clients or not caller.is_node(name):
+            return False
+        own = caller.proven is not None and caller.proven.role is Role.WORKER
+        return not own or caller.enrolment == enrolment_of(self.run, name)
+
     def refusal(self, hello: Hello, caller: Caller) -> Refusal | None:
         """Why a worker may not join; None if it may, or if the caller is no worker."""
         if caller.proven is None or caller.proven.role is not Role.WORKER:
             return None
         name = caller.proven.name
-        if name not in self.clients or caller.enrolment != enrolment_of(self.run, name):
+        if not self.is_worker(name, caller):
             return _not_allowed("this run has not placed it: its certificate is good for another run")
         dealt = self.clients[name]
         foreign = [one.client for one in hello.clients if dealt is not None and one.client not in dealt]

@@ -16,7 +16,7 @@ from fedgsp.addresses import check_host
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
-from fedgsp.identity import TOP_SERVER, worker
+from fedgsp.identity import TOP_SERVER, Identity, manager, node, worker
 from fedgsp.owners import check_secret
 from fedgsp.settings.run import RunConfig
 from top_server.nodes.callers import enrolment_of
@@ -71,7 +71,7 @@ def connected(config: RunConfig, folder: Path, host: str) -> RunConfig:
 
 
 class Certificates:
-    """Issues the certificates of the workers of a run."""
+    """Issues the certificates of the workers of a run, and of the managers on their machines."""
 
     def __init__(self, authority: Authority, run: str) -> None:
         self._authority = authority
@@ -79,11 +79,21 @@ class Certificates:
 
     def secrets(self, name: str) -> Mapping[str, bytes]:
         """The files of a worker: it has a key of its own, and is dialled by its name, wherever it runs."""
+        from fedgsp.certificates import pem_of
+
+        return {CA: pem_of(self._authority.certificate), OWN: self._own(worker(name), node(name))}
+
+    def of_manager(self, name: str) -> bytes:
+        """The certificate of a manager that runs on the machine of a worker, with its key."""
+        return self._own(manager(name), manager(name))
+
+    def _own(self, who: Identity, server: Identity) -> bytes:
+        """A certificate with its key, in PEM, of a process that others dial as `server`."""
         from fedgsp.certificates import new_key, now, pem_of, pem_of_key
 
         key, until = new_key(), now() + LIFE
-        found = self._authority.for_worker(worker(name), enrolment_of(self._run, name), key.public_key(), until)
-        return {CA: pem_of(self._authority.certificate), OWN: pem_of(found) + pem_of_key(key)}
+        found = self._authority.for_placed(who, server, enrolment_of(self._run, who.name), key.public_key(), until)
+        return pem_of(found) + pem_of_key(key)
 
 
 def issuer(config: RunConfig, folder: Path, run: str) -> Certificates | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from fedgsp.addresses import is_wildcard, resolve, split_address
 from fedgsp.settings.run import RunConfig
+from fedgsp.tickets import Issuer
+from top_server.managers.hosts import Hosts
 from top_server.nodes.callers import Placed
 from top_server.placing import certificates, chosen
 from top_server.placing.base import About, Ended, Place, Placing, RemoteOptions
@@ -51,6 +53,19 @@ class Workers:
     def placed(self) -> Placed:
         """The workers, for the check of those that join."""
         return Placed(self._run, dealt(self.config))
+
+    def hosts(self, issuer: Issuer) -> Hosts | None:
+        """The workers as those who run the group managers of the run; None if the managers are beside this process."""
+        if not self.config.place_managers:
+            return None
+        found = certificates.issuer(self.connected, self._folder, self._run)
+        return Hosts(
+            1 if self.config.begins_early else self.config.workers_to_place,
+            issuer.run_key,
+            found.of_manager if found else lambda _: b"",
+            self.config.join_timeout,
+            lambda node: self._directory.logs / f"{node}.log",
+        )
 
     @asynccontextmanager
     async def running(self, address: str, journal: Journal) -> AsyncIterator[Callable[[], None]]:

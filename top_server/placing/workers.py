@@ -76,6 +76,7 @@ def workers(
             # What stays with the clients, so that the run can be resumed.
             state_dir=state / name,
             name=name,
+            host_managers=config.place_managers,
         )
         log = logs / f"{name}.log"
         found.append(Worker(name, settings, log, resources or Resources(), secrets(name), imports(config)))

@@ -20,9 +20,9 @@ from tests.support.callers import ISSUER
 from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
 from tests.support.recorder import Recorder
-from top_server.managers import pool as manager_pool
+from top_server.managers import here
 from top_server.managers.client import ManagerClient
-from top_server.managers.pool import Manager, ManagerPool
+from top_server.managers.pool import Manager, ManagerPool, manager_pool
 
 #: Asks a manager for what it can refuse at once: enough to know that somebody is there.
 QUESTION = RunGroupRequest("run-1", 1, 0, "nonsense", (), None, "", RelayMode.AUTO, False, None, 1.0, 0)
@@ -35,7 +35,8 @@ async def pool(
     recorder = Recorder()
     async with (
         Channels() as channels,
-        manager_pool.manager_pool(host, ports, folder, channels, recorder, ISSUER, ["--insecure"]) as managers,
+        here.launching_here(host, ports, folder, ["--insecure"], ISSUER.run_key) as launcher,
+        manager_pool(launcher, channels, recorder, ISSUER) as managers,
     ):
         yield managers, recorder
 
@@ -54,9 +55,14 @@ def runs(pid: int) -> bool:
     return True
 
 
+def process_of(manager: Manager) -> here.Here:
+    assert isinstance(manager.process, here.Here)
+    return manager.process
+
+
 async def kill(manager: Manager) -> None:
-    manager.process.send(signal.SIGKILL)
-    await manager.process.wait()
+    process_of(manager).child.send(signal.SIGKILL)
+    await process_of(manager).child.wait()
 
 
 # --- real managers
@@ -112,7 +118,7 @@ async def test_managers_whose_template_is_killed_are_replaced(tmp_path: Path) ->
         assert template is not None
         assert "fedgsp.template" in template.cmdline()
         template.kill()
-        await first.process.wait()
+        await process_of(first).child.wait()
         (second,) = await managers.ensure(1)
         assert second.name != first.name
         assert await answers(second)
@@ -131,7 +137,7 @@ async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path) -> 
             assert isinstance(lost, Failure)
             assert lost.code is FailureCode.UNREACHABLE
         (second,) = await managers.ensure(1)
-        assert second.port == first.port
+        assert process_of(second).port == process_of(first).port
         assert await answers(second)
 
 
@@ -143,7 +149,7 @@ async def test_a_port_that_somebody_else_has_is_passed_over(tmp_path: Path) -> N
         free.close()
         async with pool(tmp_path, ports=ports) as (managers, recorder):
             (manager,) = await managers.ensure(1)
-            assert manager.port == ports[1]
+            assert process_of(manager).port == ports[1]
             assert await answers(manager)
             assert len(recorder.of_kind("manager_spawned")) == 1
             with pytest.raises(PeerError, match="did not start"):  # the other port is still taken
@@ -163,7 +169,7 @@ async def test_a_manager_that_cannot_start_is_told_with_the_end_of_its_log(tmp_p
 async def test_managers_on_every_interface_are_reached_on_this_machine(tmp_path: Path, host: str) -> None:
     async with pool(tmp_path, host=host) as (managers, _):
         (manager,) = await managers.ensure(1)
-        assert split_address(manager.address) == (host, manager.port)
+        assert split_address(manager.address) == (host, process_of(manager).port)
         assert await answers(manager)
 
 
@@ -175,8 +181,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Lets the pool run this Python code in place of every manager, which then finds its name in argv[2]."""
 
     def use(script: str) -> None:
-        monkeypatch.setattr(manager_pool, "COMMAND", python(script))
-        monkeypatch.setattr(manager_pool, "IMPORTS", [])
+        monkeypatch.setattr(here, "COMMAND", python(script))
+        monkeypatch.setattr(here, "IMPORTS", [])
 
     return use
 

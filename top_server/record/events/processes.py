@@ -99,6 +99,7 @@ class ManagerSpawned(Event):
     manager: str
     pid: int = told("process id")
     address: str = told("where nodes attach")
+    node: str = told("the worker on whose machine it runs, if not beside the top server", default=ABSENT)
     managers: int = told("number of managers that start together")
     ready: int = told("number of these managers that run by now")
 

@@ -1,0 +1,184 @@
+"""Group managers on the machine of a worker: the top server asks for them, and they end with the connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.access import shown
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels, describe
+from fedgsp.children import Child, Template, ready_line, stop
+from fedgsp.errors import UserError
+from fedgsp.files import write_secret
+from fedgsp.identity import TOP_SERVER
+from fedgsp.limits.answers import Unreadable, stream
+from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
+from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.run import ManagerSettings, NodeSettings
+from fedgsp.to_the_end import to_the_end
+from fedgsp.v1 import hosting_pb2
+
+logger = logging.getLogger(__name__)
+
+#: What a manager runs, and what its template imports before.
+COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
+#: The standard error of this process, to which its managers write.
+_LOG = 2
+#: The first and the longest pause before the next connection, in seconds.
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
+
+
+class HostedManagers:
+    """The managers of a run on this machine."""
+
+    def __init__(self, settings: NodeSettings, node: str, channels: Channels, ticket: Callable[[], bytes]) -> None:
+        """`ticket` makes the ticket of a connection to the top server; empty with TLS."""
+        self._settings = settings
+        self._node = node
+        self._channels = channels
+        self._ticket = ticket
+        self._run = ""
+        self._serving: asyncio.Task[None] | None = None
+
+    async def serve(self, run_id: str) -> None:
+        """From now on runs managers for a run; those of another run are ended."""
+        if self._settings.host_managers and run_id != self._run:
+            await self.close()
+            self._run = run_id
+            self._serving = asyncio.create_task(self._serve(run_id), name="host managers")
+
+    async def close(self) -> None:
+        """Ends all managers."""
+        serving, self._serving, self._run = self._serving, None, ""
+        if serving is not None:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def _serve(self, run_id: str) -> None:
+        """One connection to the top server after the other."""
+        retry_s = FIRST_RETRY_S
+        async with contextlib.aclosing(Template(IMPORTS)) as template:
+            await template.start()
+            while True:
+                with tempfile.TemporaryDirectory(prefix="fedgsp-managers-") as folder:
+                    connection = _Connection(self._settings, run_id, template, Path(folder))
+                    why = await self._connected(connection, run_id)
+                if connection.heard:
+                    retry_s = FIRST_RETRY_S
+                logger.info("no managers are run here for a moment: %s; next try in %.1f s", why, retry_s)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+
+    async def _connected(self, connection: _Connection, run_id: str) -> str:
+        """One connection, to its end; returns why it ended."""
+        try:
+            channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
+            host = stream(channel, "/fedgsp.v1.HostingService/Host", hosting_pb2.HostOrder)
+            call = host(connection.said(Hosting(self._node, run_id)), metadata=shown(self._ticket()))
+            try:
+                async for proto in call:
+                    if isinstance(proto, Unreadable):
+                        return f"what the top server said {proto.why}"
+                    connection.do(wire.decode(HostOrder, proto).kind)
+            finally:
+                call.cancel()
+        except UserError as error:
+            return str(error)
+        except grpc.aio.AioRpcError as error:
+            return describe(error)
+        finally:
+            await to_the_end(connection.close())
+        return "the top server ended the connection"
+
+
+class _Connection:
+    """The managers that the top server has asked for by one connection."""
+
+    def __init__(self, settings: NodeSettings, run_id: str, template: Template, folder: Path) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._template = template
+        self._folder = folder
+        self._says: asyncio.Queue[Any] = asyncio.Queue()
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._children: dict[str, Child] = {}
+        self._ending: set[asyncio.Task[int]] = set()
+        #: Whether the top server has said something.
+        self.heard = False
+
+    async def said(self, first: Hosting) -> AsyncIterator[hosting_pb2.HostMessage]:
+        """What the top server is told; ends never, because the stream stays open."""
+        yield wire.encode(HostMessage(first))
+        while True:
+            yield wire.encode(HostMessage(await self._says.get()))
+
+    def do(self, order: StartManager | StopManager | None) -> None:
+        """Carries out what the top server asks for."""
+        self.heard = True
+        if isinstance(order, StartManager) and order.manager not in self._lives:
+            life = asyncio.create_task(self._live(order), name=f"manager {order.manager}")
+            self._lives[order.manager] = life
+        elif isinstance(order, StopManager) and order.manager in self._children:
+            ending = asyncio.create_task(stop(self._children[order.manager], order.grace_s))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        elif isinstance(order, StopManager) and order.manager in self._lives:
+            self._lives[order.manager].cancel()
+
+    async def close(self) -> None:
+        """Ends all managers."""
+        for life in self._lives.values():
+            life.cancel()
+        await asyncio.gather(*self._lives.values(), *self._ending, return_exceptions=True)
+
+    async def _live(self, order: StartManager) -> None:
+        """The life of a manager, which is told to the top server."""
+        name, reason = order.manager, ""
+        try:
+            child = await self._template.spawn([*COMMAND, *arguments_of(self._of(order))], _LOG)
+            child.tell(order.run_key.hex())
+            try:
+                bound = await ready_line(child, f"group manager {name}", None)
+                self._children[name] = child
+                self._says.put_nowait(ManagerReady(name, self._dialled(bound), child.pid))
+                reason = f"exit code {await child.wait()}"
+            finally:
+                self._children.pop(name, None)
+                await to_the_end(stop(child))
+        except UserError as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"it could not be started: {error}"
+        except asyncio.CancelledError:
+            reason = "it was stopped"
+            raise
+        finally:
+            (self._folder / f"{name}.pem").unlink(missing_ok=True)
+            self._lives.pop(name, None)
+            self._says.put_nowait(ManagerEnded(name, reason))
+
+    def _of(self, order: StartManager) -> ManagerSettings:
+        """The settings of a manager; its certificate becomes a file that only this user can read."""
+        settings = self._settings
+        here, _ = split_address(settings.peer_listen or settings.advertise or "127.0.0.1:0")
+        found = ManagerSettings(**settings.for_children, name=order.manager, listen=f"{here}:0", run=self._run_id)
+        if not order.certificate:
+            return found
+        own = self._folder / f"{order.manager}.pem"
+        write_secret(own, order.certificate, lasting=False)
+        return dataclasses.replace(found, tls_cert=own, tls_key=own)
+
+    def _dialled(self, bound: str) -> str:
+        """Where others dial a manager that listens at an address of this machine."""
+        host, _ = split_address(self._settings.advertise or bound)
+        return f"{host}:{split_address(bound)[1]}"

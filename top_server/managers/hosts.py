@@ -1,0 +1,181 @@
+"""Group managers on the machines of workers: each is started by the worker that runs the fewest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fedgsp.children import READY_TIMEOUT_S
+from fedgsp.errors import PeerError
+from fedgsp.messages import ManagerEnded, ManagerReady, StartManager, StopManager
+from fedgsp.within import within
+from top_server.managers.launching import Greet, Launched
+
+logger = logging.getLogger(__name__)
+
+#: Managers that start at the same time on one machine.
+AT_ONCE_ON_A_MACHINE = 4
+#: How long a worker may take to tell how a start went: longer than it waits for the manager itself, in seconds.
+START_TIMEOUT_S = READY_TIMEOUT_S + 15.0
+#: How long a worker may take to tell the end of a manager, beyond the grace of that manager, in seconds.
+END_TIMEOUT_S = 5.0
+#: How long the first start waits for the workers that are not there yet, in seconds: all have joined just before.
+ALL_THERE_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Hosted:
+    """The process of a manager on the machine of a worker."""
+
+    name: str
+    host: Host
+    pid: int = 0
+    over: str = ""
+    #: Its address, once it runs.
+    ready: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def end(self, grace_s: float) -> None:
+        """Asks its worker to end it; waits for its end, or for that of the worker."""
+        if not self.over:
+            self.host.outbox.put_nowait(StopManager(self.name, grace_s))
+            try:
+                await within(grace_s + END_TIMEOUT_S, self.ended.wait())
+            except TimeoutError:
+                logger.warning("worker %s does not say that manager %s has ended", self.host.node, self.name)
+                self.has_ended("its worker does not answer")
+
+    def has_ended(self, reason: str) -> None:
+        """Notes its end."""
+        self.over = self.over or reason or "it ended"
+        self.ended.set()
+        self.host.managers.pop(self.name, None)
+        if not self.ready.done():
+            self.ready.set_exception(PeerError(f"group manager {self.name} did not start: {self.over}"))
+            self.ready.exception()  # nobody may wait for it any more
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A worker that runs managers, for as long as its connection lasts."""
+
+    node: str
+    #: What it is asked for; None ends its connection.
+    outbox: asyncio.Queue[StartManager | StopManager | None] = field(default_factory=asyncio.Queue)
+    managers: dict[str, Hosted] = field(default_factory=dict)
+
+    def hear(self, message: ManagerReady | ManagerEnded) -> None:
+        """Takes what the worker tells of a manager."""
+        hosted = self.managers.get(message.manager)
+        if hosted is None:
+            return
+        if isinstance(message, ManagerEnded):
+            hosted.has_ended(message.reason)
+        elif not hosted.ready.done():
+            hosted.pid = message.pid
+            hosted.ready.set_result(message.address)
+
+    def leave(self, reason: str) -> None:
+        """Its connection has ended, and with it all its managers."""
+        self.outbox.put_nowait(None)
+        for hosted in [*self.managers.values()]:
+            hosted.has_ended(reason)
+
+
+class Hosts:
+    """The workers that run managers, as the launcher of managers."""
+
+    def __init__(
+        self,
+        expected: int,
+        run_key: bytes,
+        certificate: Callable[[str], bytes],
+        patience_s: float,
+        log_of: Callable[[str], object] = lambda node: f"that of {node}",
+    ) -> None:
+        """`expected` workers are waited for before the first start, and one for up to `patience_s` before others.
+
+        `certificate` makes the certificate of a manager with its key, empty without TLS; `log_of` says where the log
+        of a worker is.
+        """
+        self._expected = expected
+        self._run_key = run_key
+        self._certificate = certificate
+        self._patience_s = patience_s
+        self._log_of = log_of
+        self._hosts: dict[str, Host] = {}
+        self._changed = asyncio.Condition()
+        self._begun = False
+
+    @property
+    def at_once(self) -> int:
+        """Some for each machine."""
+        return AT_ONCE_ON_A_MACHINE * max(1, self._expected)
+
+    def check(self, managers: int) -> None:
+        """Any number of managers can run."""
+
+    async def join(self, node: str) -> Host:
+        """A worker has connected; an older connection of the same worker has ended."""
+        if (older := self._hosts.get(node)) is not None:
+            older.leave(f"worker {node} has connected anew")
+        async with self._changed:
+            self._hosts[node] = host = Host(node)
+            self._changed.notify_all()
+        return host
+
+    def left(self, host: Host) -> None:
+        """The connection of a worker has ended."""
+        if self._hosts.get(host.node) is host:
+            del self._hosts[host.node]
+        host.leave(f"worker {host.node} is gone")
+
+    async def launch(self, name: str, greet: Greet) -> Launched:
+        """Starts a manager on the machine that runs the fewest; raises PeerError."""
+        host = await self._free()
+        hosted = host.managers[name] = Hosted(name, host)
+        certificate = await asyncio.to_thread(self._certificate, name)
+        host.outbox.put_nowait(StartManager(name, self._run_key, certificate))
+        try:
+            address = await within(START_TIMEOUT_S, hosted.ready)
+            await greet(address)
+        except TimeoutError:
+            await hosted.end(0)
+            raise PeerError(
+                f"group manager {name} did not start on the machine of {host.node} within {START_TIMEOUT_S:.0f} s",
+                f"read the log, {self._log_of(host.node)}",
+            ) from None
+        except PeerError as error:
+            await hosted.end(0)
+            raise PeerError(
+                f"group manager {name} cannot be used on the machine of {host.node}: {error.what}",
+                error.remedy or f"read the log, {self._log_of(host.node)}",
+            ) from None
+        except BaseException:
+            await hosted.end(0)
+            raise
+        return Launched(address, hosted, str(self._log_of(host.node)), host.node, hands_on=True)
+
+    async def _free(self) -> Host:
+        """The worker that runs the fewest managers; waits for one. Raises PeerError if none comes."""
+        if not self._begun:
+            if not await self._wait(self._expected, ALL_THERE_S):
+                logger.warning("%d of %d workers are there to run group managers", len(self._hosts), self._expected)
+            self._begun = True
+        if not await self._wait(1, self._patience_s):
+            raise PeerError(
+                f"no worker was there for {self._patience_s:.0f} s to run group managers",
+                "see why the workers ended, or run managers beside the top server: drop --place-managers",
+            )
+        return min(self._hosts.values(), key=lambda host: (len(host.managers), host.node))
+
+    async def _wait(self, hosts: int, timeout_s: float) -> bool:
+        """Whether so many workers are there, after a wait of at most `timeout_s` seconds."""
+        try:
+            async with self._changed:
+                await within(timeout_s, self._changed.wait_for(lambda: len(self._hosts) >= hosts))
+        except TimeoutError:
+            return False
+        return True
