@@ -76,6 +76,12 @@ def is_near(host: str) -> bool:
     return host == "localhost" if ip is None else ip.is_loopback
 
 
+def advertised(advertise: str | None, bound: str) -> str:
+    """The address that others dial: `advertise`, or else the bound one. HOST:0 stands for HOST and the bound port."""
+    host, port = split_address(advertise or bound)
+    return f"{host}:{port or split_address(bound)[1]}"
+
+
 def resolve(address: str, seen_host: str) -> str:
     """The address to dial: a wildcard host is replaced by the host at which the speaker was reached."""
     host, port = split_address(address)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc.aio
 
 from fedgsp.access import AccessControl, Interceptor
-from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
+from fedgsp.addresses import ip_of, is_near, loopback, resolve, split_address, target
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity
@@ -209,8 +209,10 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         lost_after_s: float = LOST_AFTER_S,
         insecure: bool = False,
         proxy: Proxy | None = None,
+        every_host: str = "",
     ) -> None:
-        """With `proxy`, all connections go through it."""
+        """With `proxy`, all connections go through it. A wildcard host stands for `every_host`, or this machine."""
+        self._every_host = every_host
         self._tls = Followed(tls) if tls else None
         self._insecure = insecure
         self._proxy = proxy
@@ -232,6 +234,8 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         the connection would leave this machine without TLS. Raises PeerError if the certificate is not that of
         `server`, if that of this process has expired, if no server is there, or if the proxy opens no connection.
         """
+        if self._every_host:
+            address = resolve(address, self._every_host)
         key = address, models and not is_near(address.rpartition(":")[0])
         async with self._dialling.setdefault(key, asyncio.Lock()):
             if self._tls is not None and self._has_ended(key):

@@ -148,9 +148,9 @@ class _Connection:
             child = await self._template.spawn([*COMMAND, *arguments_of(self._of(order))], _LOG)
             child.tell(order.run_key.hex())
             try:
-                bound = await ready_line(child, f"group manager {name}", None)
+                address = await ready_line(child, f"group manager {name}", None)
                 self._children[name] = child
-                self._says.put_nowait(ManagerReady(name, self._dialled(bound), child.pid))
+                self._says.put_nowait(ManagerReady(name, address, child.pid))
                 reason = f"exit code {await child.wait()}"
             finally:
                 self._children.pop(name, None)
@@ -170,15 +170,18 @@ class _Connection:
     def _of(self, order: StartManager) -> ManagerSettings:
         """The settings of a manager; its certificate becomes a file that only this user can read."""
         settings = self._settings
-        here, _ = split_address(settings.peer_listen or settings.advertise or "127.0.0.1:0")
-        found = ManagerSettings(**settings.for_children, name=order.manager, listen=f"{here}:0", run=self._run_id)
+        here, _ = split_address(settings.peer_listen or "127.0.0.1:0")
+        there, _ = split_address(settings.advertise or f"{here}:0")
+        found = ManagerSettings(
+            **settings.for_children,
+            name=order.manager,
+            listen=f"{here}:0",
+            advertise=f"{there}:0",
+            top_host=split_address(settings.top_server)[0],
+            run=self._run_id,
+        )
         if not order.certificate:
             return found
         own = self._folder / f"{order.manager}.pem"
         write_secret(own, order.certificate, lasting=False)
         return dataclasses.replace(found, tls_cert=own, tls_key=own)
-
-    def _dialled(self, bound: str) -> str:
-        """Where others dial a manager that listens at an address of this machine."""
-        host, _ = split_address(self._settings.advertise or bound)
-        return f"{host}:{split_address(bound)[1]}"

@@ -13,7 +13,7 @@ import torch
 
 from fedgsp import access, local_key, windows, wire
 from fedgsp.access import shown
-from fedgsp.addresses import is_near, is_wildcard, split_address
+from fedgsp.addresses import advertised, is_near, is_wildcard, split_address
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
@@ -179,10 +179,7 @@ async def peer_server(
         settings.peer_listen, [models.add_to], guard, tls, settings.lost_after, settings.insecure
     )
     try:
-        advertised = settings.advertise or bound
-        host, port = split_address(advertised)
-        # --advertise HOST:0 stands for HOST and the port that was bound
-        yield advertised if port else f"{host}:{split_address(bound)[1]}"
+        yield advertised(settings.advertise, bound)
     finally:
         await server.stop(SHUTDOWN_GRACE_S)
 

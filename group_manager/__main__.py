@@ -26,18 +26,8 @@ def main() -> int:
     windows.choose(settings.hand_over)
     try:
         check(settings, {})
-        return run_until_stopped(
-            run(
-                settings.name,
-                settings.run,
-                settings.listen,
-                load(settings.tls_files),
-                settings.lost_after,
-                settings.insecure,
-                settings.wire,
-                run_key=bytes.fromhex(told()),
-            )
-        )
+        run_key = bytes.fromhex(told())
+        return run_until_stopped(run(settings, run_key, load(settings.tls_files)))
     except UserError as error:
         return logs.report(error)
 

@@ -11,7 +11,7 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.access import AccessControl, Caller, caller
-from fedgsp.addresses import is_near
+from fedgsp.addresses import advertised, is_near
 from fedgsp.awake import Awake
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
@@ -20,8 +20,7 @@ from fedgsp.identity import is_name, manager
 from fedgsp.landing import Landing
 from fedgsp.lifecycle import beside
 from fedgsp.limits.gate import decoded, host_of
-from fedgsp.link_choice import RAW
-from fedgsp.liveness import LOST_AFTER_S, return_s
+from fedgsp.liveness import return_s
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -40,6 +39,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.revocation import Revocations
+from fedgsp.settings.run import ManagerSettings
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
@@ -263,28 +263,24 @@ def _give_back_memory() -> None:
 
 
 @asynccontextmanager
-async def serving(
-    name: str,
-    run_id: str,
-    listen: str,
-    issuer: Issuer,
-    tls: Tls | None = None,
-    lost_after_s: float = LOST_AFTER_S,
-    insecure: bool = False,
-    wire: str = RAW,
-) -> AsyncIterator[str]:
-    """The group manager serves while the body runs, which gets the bound address."""
+async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = None) -> AsyncIterator[str]:
+    """The group manager serves while the body runs, which gets the address that others dial."""
+    name, lost_after_s, insecure = settings.name, settings.lost_after, settings.insecure
     awake = Awake(asyncio.get_running_loop().time)
     members, store, revoked = Members(return_s(lost_after_s), awake.time), ModelStore(), Revocations()
     door = Door(issuer.key_of(manager(name)))
     guard = AccessControl(
         dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None, revoked
     )
-    async with beside(awake.keep_looking(), "clock"), Channels(tls, lost_after_s, insecure) as channels:
-        server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
+    async with (
+        beside(awake.keep_looking(), "clock"),
+        Channels(tls, lost_after_s, insecure, every_host=settings.top_host) as channels,
+    ):
+        server, bound = await start_server(settings.listen, [], guard, tls, lost_after_s, insecure)
+        address = advertised(settings.advertise, bound)
         me = Source(SourceKind.MANAGER, name, address)
         groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
-        bases = Bases(wire, groups.start_of)
+        bases = Bases(settings.wire, groups.start_of)
         models = ModelServicer(
             store,
             groups.wanted,
@@ -296,7 +292,7 @@ async def serving(
             groups.landing,
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, settings.run), server)
         models.add_to(server)
         try:
             yield address
@@ -304,19 +300,9 @@ async def serving(
             await server.stop(SHUTDOWN_GRACE_S)
 
 
-async def run(
-    name: str,
-    run_id: str,
-    listen: str,
-    tls: Tls | None = None,
-    lost_after_s: float = LOST_AFTER_S,
-    insecure: bool = False,
-    wire: str = RAW,
-    *,
-    run_key: bytes,
-) -> None:
-    """Writes the bound address to standard output and serves until it is cancelled."""
-    async with serving(name, run_id, listen, Issuer(run_key), tls, lost_after_s, insecure, wire) as address:
+async def run(settings: ManagerSettings, run_key: bytes, tls: Tls | None) -> None:
+    """Writes the address that others dial to standard output and serves until it is cancelled."""
+    async with serving(settings, Issuer(run_key), tls) as address:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

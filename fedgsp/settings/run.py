@@ -279,6 +279,15 @@ class ManagerSettings(PeerSettings):
     listen: str = setting(
         "127.0.0.1:0", "where the top server and nodes reach this manager", metavar="HOST:PORT", address=True
     )
+    advertise: str | None = setting(
+        None,
+        "the address that they dial, if it differs from --listen; HOST:0 for the port that is bound",
+        metavar="HOST:PORT",
+        address=True,
+    )
+    top_host: str = setting(
+        "", "host of the top server, if that is another machine and says only that it listens on all its addresses"
+    )
     run: str = setting("", "id of the run; nodes of other runs are refused", metavar="ID")
 
 

@@ -35,16 +35,22 @@ def run_of(folder: Path, *flags: str) -> contextlib.AbstractAsyncContextManager[
     return program(command, folder / "top-server.log")
 
 
-@pytest.mark.parametrize("managers", [(), ("--place-managers",)], ids=["beside the top server", "placed"])
+@pytest.mark.parametrize(
+    ("managers", "scheme"),
+    # Members of a parallel group get its start from a placed manager.
+    [((), "fedgsp"), (("--place-managers",), "fedavg")],
+    ids=["beside the top server", "placed"],
+)
 async def test_a_job_array_gives_the_bits_of_local_nodes(
-    slurm: Cluster, tmp_path: Path, managers: tuple[str, ...]
+    slurm: Cluster, tmp_path: Path, managers: tuple[str, ...], scheme: str
 ) -> None:
     (tmp_path / "local").mkdir()
-    local = ["--local-nodes", str(WORKERS), "--clients", str(CLIENTS), "--listen", "127.0.0.1:0", "--rounds", "4"]
+    rounds = ["--rounds", "4", "--scheme", scheme]
+    local = ["--local-nodes", str(WORKERS), "--clients", str(CLIENTS), "--listen", "127.0.0.1:0", *rounds]
     command = ["top_server", "--json", "--run-dir", str(tmp_path / "local" / "run"), *local]
     async with program(command, tmp_path / "local.log") as run:
         assert await run.ended(DEADLINE_S) == 0
-    async with run_of(tmp_path, "--rounds", "4", *managers) as run:
+    async with run_of(tmp_path, *rounds, *managers) as run:
         assert await run.ended(DEADLINE_S) == 0, run.errors
     assert model_of(tmp_path / "run") == model_of(tmp_path / "local" / "run")
     directory = RunDirectory(tmp_path / "run")

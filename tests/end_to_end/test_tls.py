@@ -18,7 +18,7 @@ import pytest
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, Identity, node
-from fedgsp.settings.run import NodeSettings
+from fedgsp.settings.run import ManagerSettings, NodeSettings
 from fedgsp.tls import Tls, TlsFiles
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
@@ -130,9 +130,8 @@ async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, 
 
 
 async def test_a_group_manager_takes_no_strangers(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with started(
-        manager_server.run("m0", "", "127.0.0.1:0", doors.tls, run_key=bytes(32)), monkeypatch
-    ) as address:
+    own = ManagerSettings(name="m0")
+    async with started(manager_server.run(own, bytes(32), doors.tls), monkeypatch) as address:
         await doors.assert_closed(address)
 
 

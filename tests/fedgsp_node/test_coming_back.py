@@ -30,7 +30,7 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.settings.run import NodeSettings
+from fedgsp.settings.run import ManagerSettings, NodeSettings
 from fedgsp.tickets import Door
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
@@ -149,7 +149,7 @@ async def group() -> AsyncIterator[Group]:
 @asynccontextmanager
 async def _group(top: ModelStore, made: list[Watched]) -> AsyncIterator[Group]:
     async with (
-        serving("m0", "run", "127.0.0.1:0", ISSUER, lost_after_s=LOST_AFTER_S) as address,
+        serving(ManagerSettings(name="m0", run="run", lost_after=LOST_AFTER_S), ISSUER) as address,
         served_by(models_of(top).add_to) as served,
         Channels(lost_after_s=LOST_AFTER_S) as channels,
     ):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.link_choice import AUTO
+from fedgsp.settings.run import ManagerSettings
 from fedgsp.tickets import Issuer
 from group_manager.server import serving
 from top_server import server
@@ -47,7 +48,7 @@ class _Launcher:
         """Any number is possible."""
 
     async def launch(self, name: str, greet: Greet) -> Launched:
-        served = serving(name, self._run_id, "127.0.0.1:0", self._issuer, wire=self._wire)
+        served = serving(ManagerSettings(name=name, run=self._run_id, wire=self._wire), self._issuer)
         address = await self._stack.enter_async_context(served)
         await greet(address)
         return Launched(address, _InThisProcess(), "that of the test")

@@ -1,0 +1,1 @@
+"""How the time of a round follows the number of machines: see `__main__`."""

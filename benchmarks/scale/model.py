@@ -1,0 +1,104 @@
+"""A model of the time of a round, from what one training, one hop and one link take. Pure.
+
+A relay: each group is a chain. A client trains when the client before it has trained and its model has come, and when
+its node is free, because a node trains one client at a time. The round ends with the longest chain.
+
+A parallel round: a node trains its clients one after the other; models pass the links meanwhile. The round ends when
+the busiest node and the busiest link are done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.scale.network import HUB
+
+#: The way of a model from one client of a chain to the next.
+SAME_NODE, SAME_MACHINE, OTHER_MACHINE = "same node", "same machine", "other machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where clients are."""
+
+    #: Client -> its node, and node -> its machine.
+    node_of: Sequence[int]
+    machine_of: Sequence[int]
+
+    @classmethod
+    def of(cls, clients: int, nodes: int, machines: int) -> Layout:
+        """Clients in equal blocks over nodes, which are dealt over machines in turn."""
+        edges = [index * clients // nodes for index in range(nodes + 1)]
+        node_of = [node for node in range(nodes) for _ in range(edges[node], edges[node + 1])]
+        return cls(node_of, [1 + node % machines for node in range(nodes)])
+
+    def machine(self, client: int) -> int:
+        """The machine of a client."""
+        return self.machine_of[self.node_of[client]]
+
+    def way(self, before: int | None, client: int) -> str:
+        """How the model comes to a client from the client before it; the first one gets it from the hub."""
+        if before is None or self.machine(before) != self.machine(client):
+            return OTHER_MACHINE
+        return SAME_NODE if self.node_of[before] == self.node_of[client] else SAME_MACHINE
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What was measured, in seconds, and the rate of a link in bytes per second."""
+
+    training: float
+    hop: Mapping[str, float]
+    rate: float
+    model_bytes: int
+
+
+def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> float:
+    """Seconds until all chains of a round have ended."""
+    free = [0.0] * len(layout.machine_of)
+    waiting = [(parts.hop[layout.way(None, group[0])], number, 0) for number, group in enumerate(groups)]
+    heapq.heapify(waiting)
+    last = 0.0
+    while waiting:
+        ready, number, position = heapq.heappop(waiting)
+        group = groups[number]
+        node = layout.node_of[group[position]]
+        if free[node] > ready:  # others come first, perhaps
+            heapq.heappush(waiting, (free[node], number, position))
+            continue
+        free[node] = done = ready + parts.training
+        last = max(last, done)
+        if position + 1 < len(group):
+            hop = parts.hop[layout.way(group[position], group[position + 1])]
+            heapq.heappush(waiting, (done + hop, number, position + 1))
+    return last
+
+
+def parallel_s(groups: Sequence[Sequence[int]], managers: Sequence[int], layout: Layout, parts: Parts) -> float:
+    """Seconds until all groups have trained; `managers` has the machine of the manager of each group."""
+    busy: Counter[int] = Counter()
+    into: Counter[int] = Counter()
+    out_of: Counter[int] = Counter()
+    for group, manager in zip(groups, managers, strict=True):
+        readers = {layout.node_of[client] for client in group}
+        starts = [layout.machine_of[node] for node in readers]
+        if manager != HUB:  # it hands on the start, which it fetches once
+            out_of[HUB] += 1
+            into[manager] += 1
+        for machine in starts:
+            if machine != manager:
+                out_of[manager] += 1
+                into[machine] += 1
+        for client in group:
+            busy[layout.node_of[client]] += 1
+            if layout.machine(client) != manager:
+                out_of[layout.machine(client)] += 1
+                into[manager] += 1
+        if manager != HUB:  # the result of the group
+            out_of[manager] += 1
+            into[HUB] += 1
+    models = max([*into.values(), *out_of.values()])
+    return max(max(busy.values()) * parts.training, models * parts.model_bytes / parts.rate)

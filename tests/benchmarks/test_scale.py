@@ -1,0 +1,56 @@
+"""The model of a round over machines, and runs over machines that are network namespaces."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.scale import __main__ as scale
+from benchmarks.scale.model import OTHER_MACHINE, SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
+from benchmarks.scale.network import HUB, why_not
+
+#: Two machines with two nodes each, and two clients on each node.
+LAYOUT = Layout.of(8, 4, 2)
+PARTS = Parts(1.0, {SAME_NODE: 0.0, SAME_MACHINE: 0.1, OTHER_MACHINE: 0.5}, 10.0, 20)
+
+
+def test_clients_are_in_blocks_over_nodes_and_nodes_in_turn_over_machines() -> None:
+    assert Layout([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 1, 2]) == LAYOUT
+    ways = [LAYOUT.way(before, client) for before, client in ((None, 0), (0, 1), (1, 2), (0, 4))]
+    assert ways == [OTHER_MACHINE, SAME_NODE, OTHER_MACHINE, SAME_MACHINE]
+
+
+def test_a_chain_lasts_as_long_as_its_trainings_and_hops() -> None:
+    assert relay_s([[0, 1, 4, 2]], LAYOUT, PARTS) == pytest.approx(4 * 1.0 + 0.5 + 0.0 + 0.1 + 0.5)
+
+
+def test_chains_wait_for_a_node_that_trains_for_another_one() -> None:
+    alone = relay_s([[0, 4]], LAYOUT, PARTS)
+    assert relay_s([[0, 4], [2, 6]], LAYOUT, PARTS) == pytest.approx(alone)
+    assert relay_s([[0, 4], [1, 5]], LAYOUT, PARTS) == pytest.approx(alone + 1.0)
+
+
+def test_a_parallel_round_lasts_as_long_as_its_busiest_node_or_link() -> None:
+    groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    idle = dataclasses.replace(PARTS, model_bytes=0)
+    assert parallel_s(groups, [HUB, HUB], LAYOUT, idle) == 2.0
+    # Beside the top server, all eight models come in by one link.
+    assert parallel_s(groups, [HUB, HUB], LAYOUT, PARTS) == 8 * 20 / 10
+    # On the machines, each gets a start, two models of the other machine, and two starts for its own nodes.
+    assert parallel_s(groups, [1, 2], LAYOUT, PARTS) == 5 * 20 / 10
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be played")
+@pytest.mark.parametrize("program", ["relay", "parallel"])
+def test_runs_over_machines_with_managers_there_finish(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Top server, managers and nodes listen on all addresses of machines that have no loopback in common."""
+    monkeypatch.setattr(scale, "NODES_PER_MACHINE", 1)
+    monkeypatch.setattr(scale, "PARAMETERS", 1000)
+    monkeypatch.setattr(scale, "TRAINING_S", 0.0)
+    case = scale.Case(2, program, placed=True, clients=8, groups=2, rounds=2)
+    events = scale.play(case)
+    assert sorted(scale.managers_of(events, case)) == [1, 2]
+    assert len(scale.rounds_of(events)) == 1
+    assert not [event for event in events if event["event"] in ("client_skipped", "manager_lost", "rerouted")]
