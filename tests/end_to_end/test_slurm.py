@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 
 from tests.support.placed import CLIENTS, TASK, WORKERS, differing, model_of, planned, settings_of
 from tests.support.processes import Process, program
-from tests.support.slurm import HIGH, Cluster, cluster
+from tests.support.slurm import HIGH, MACHINES, Cluster, cluster
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -63,6 +66,36 @@ async def test_a_job_array_gives_the_bits_of_local_nodes(
     slurm.wait_until_empty()
 
 
+async def test_steps_of_one_allocation_give_the_bits_of_local_nodes(slurm: Cluster, tmp_path: Path) -> None:
+    plan = planned(4, seed=6, min_clients=CLIENTS, pause_s=0.0)
+    flags = ["--place", "srun", "--workers", str(WORKERS), "--clients", str(CLIENTS), *settings_of(plan)]
+    command = [sys.executable, "-m", "top_server", "--json", "--run-dir", str(tmp_path / "run"), *flags]
+    script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+    shape = [f"--nodes={len(MACHINES)}", f"--ntasks-per-node={WORKERS // len(MACHINES)}", f"--output={tmp_path}/log"]
+    slurm.run("sbatch", f"--chdir={tmp_path}", *shape, told=script)
+    await asyncio.to_thread(slurm.wait_until_empty, DEADLINE_S)
+    assert differing(plan, tmp_path / "run") == [], (tmp_path / "log").read_text()
+    events = read_lines(RunDirectory(tmp_path / "run").events)
+    assert events[-1]["event"] == "run_finished"
+    addresses = [event["address"] for event in events if event["event"] == "node_joined"]
+    assert len(addresses) == WORKERS
+    assert not [address for address in addresses if address.startswith("127.")]
+
+
+async def test_steps_end_with_their_top_server(slurm: Cluster, tmp_path: Path) -> None:
+    flags = ["--place", "srun", "--workers", str(WORKERS), "--clients", str(CLIENTS), "--rounds", "1000"]
+    command = [sys.executable, "-m", "top_server", "--json", "--run-dir", str(tmp_path / "run"), *flags]
+    # The allocation outlives the top server: only its end can tell the workers.
+    script = f"#!/bin/sh\n{shlex.join(command)} & echo $! > pid\nwait\nsleep 600\n"
+    shape = [f"--nodes={len(MACHINES)}", f"--ntasks-per-node={WORKERS // len(MACHINES)}", f"--output={tmp_path}/log"]
+    slurm.run("sbatch", f"--chdir={tmp_path}", *shape, told=script)
+    events = RunDirectory(tmp_path / "run").events
+    await asyncio.to_thread(slurm.wait_until, lambda: events.exists() and "round_finished" in events.read_text())
+    assert len([name for name in slurm.steps() if name.startswith("node-")]) == WORKERS
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    await asyncio.to_thread(slurm.wait_until, lambda: not [name for name in slurm.steps() if name.startswith("node-")])
+
+
 def hit(slurm: Cluster, rng: random.Random) -> str:
     """Requeues a running task, or preempts all tasks of a machine, as soon as there is one."""
     task, machine = rng.choice(sorted(slurm.running()))
@@ -95,18 +128,23 @@ async def test_twenty_requeues_and_preemptions_leave_the_oracles_bits(slurm: Clu
     slurm.wait_until_empty()
 
 
-async def test_a_run_is_continued_by_the_next_job_when_its_allocation_ends(slurm: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["slurm", "srun"])
+async def test_a_run_is_continued_by_the_next_job_when_its_allocation_ends(
+    slurm: Cluster, tmp_path: Path, place: str
+) -> None:
     # Two minutes, of which the last half minute is for the stop: an allocation must be enough for a few rounds.
     plan = planned(50, seed=1, min_clients=CLIENTS, pause_s=0.01)
     settings = tmp_path / "run.toml"
     settings.write_text(
-        f'place = "slurm"\nworkers = {WORKERS}\nclients = {CLIENTS}\nrounds = {plan.rounds}\nseed = {plan.seed}\n'
+        f'place = "{place}"\nworkers = {WORKERS}\nclients = {CLIENTS}\nrounds = {plan.rounds}\nseed = {plan.seed}\n'
         f'alpha = {plan.alpha}\nbeta = 2\nsampling_rate = 1.0\nmin_clients = {CLIENTS}\ntask = "{TASK}"\n'
         f'optimizer = "sgd"\n[task_option]\nclients = {CLIENTS}\npause = {plan.pause_s}\n'
-        f'variant = "{plan.variant}"\n[place_option]\npoll = 0.5\n'
+        f'variant = "{plan.variant}"\n' + ("[place_option]\npoll = 0.5\n" if place == "slurm" else "")
     )
     run_dir = tmp_path / "run"
     command = ["top_server", "slurm", "--config", str(settings), "--run-dir", str(run_dir), "--time", "2"]
+    if place == "srun":
+        command += ["--sbatch", f"--nodes={len(MACHINES)} --ntasks-per-node={WORKERS // len(MACHINES)}"]
     async with program([*command, "--notice", "30", "--cpus", "1"], tmp_path / "render.log") as render:
         assert await render.ended(DEADLINE_S) == 0, render.errors
     slurm.run("sbatch", told="\n".join(render.lines) + "\n")

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,12 +89,20 @@ class Cluster:
             time.sleep(0.1)
         return found
 
+    def steps(self) -> list[str]:
+        """The names of the steps of all jobs."""
+        return self.run("squeue", "--steps", "--noheader", "--format=%j").split()
+
+    def wait_until(self, done: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
+        """Waits until something holds."""
+        end = time.monotonic() + timeout_s
+        while not done():
+            assert time.monotonic() < end, self.run("squeue")
+            time.sleep(0.1)
+
     def wait_until_empty(self, timeout_s: float = DEADLINE_S) -> None:
         """Waits until the queue is empty."""
-        end = time.monotonic() + timeout_s
-        while self.run("squeue", "--noheader"):
-            assert time.monotonic() < end, self.run("squeue")
-            time.sleep(0.2)
+        self.wait_until(lambda: not self.run("squeue", "--noheader"), timeout_s)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ from fedgsp.settings.run import RunConfig
 from top_server.placing.base import Place
 from top_server.placing.ray.options import RayOptions
 from top_server.placing.ray.options import check as check_ray
-from top_server.placing.slurm.commands import check_installed
-from top_server.placing.slurm.options import SlurmOptions
+from top_server.placing.slurm.commands import check_allocation, check_installed
+from top_server.placing.slurm.options import SlurmOptions, StepOptions
 
 PLACES: Parts[Place] = Parts(
     "place",
@@ -21,6 +21,13 @@ PLACES: Parts[Place] = Parts(
             remote=True,
             packages={"ray": "fedgsp[ray]"},
             check=check_ray,
+        ),
+        "srun": Place(
+            help="steps of the Slurm allocation in which the top server runs",
+            code="top_server.placing.slurm.steps:Steps",
+            options=StepOptions,
+            remote=True,
+            check=lambda _: check_allocation(),
         ),
         "slurm": Place(
             help="tasks of a job array that Slurm starts in a cluster",

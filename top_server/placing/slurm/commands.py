@@ -28,14 +28,24 @@ class Answer:
     said: str
 
 
-def check_installed() -> None:
-    """Raises ConfigError if a command is missing."""
-    for name in NEEDED:
+def check_installed(place: str = "slurm", needed: Sequence[str] = NEEDED) -> None:
+    """Raises ConfigError if a command is missing that a place needs."""
+    for name in needed:
         if shutil.which(name) is None:
             raise ConfigError(
-                f"place slurm needs the command {name}, which is not on this machine",
+                f"place {place} needs the command {name}, which is not on this machine",
                 "start the top server where jobs are submitted, or load the cluster's module for Slurm",
             )
+
+
+def check_allocation() -> None:
+    """Raises ConfigError if this process does not run in an allocation of Slurm."""
+    check_installed("srun", ("srun",))
+    if not os.environ.get("SLURM_JOB_ID"):
+        raise ConfigError(
+            "place srun starts workers as steps of a job of Slurm, and this process runs in none",
+            "start the top server in a job (salloc, sbatch, top-server slurm), or give --place slurm",
+        )
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -27,20 +27,31 @@ class SlurmOptions(RemoteOptions):
     def __post_init__(self) -> None:
         if self.time and not _TIME.fullmatch(self.time):
             raise ValueError(f"option time is {self.time!r}: write minutes, hours:minutes:seconds or days-hours")
-        _words(self.sbatch)
+        words(self.sbatch, "sbatch")
 
     @property
     def flags(self) -> list[str]:
         """The flags of sbatch for these options, without those for resources."""
         named = {"partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time}
-        return [*flags_of(named), *_words(self.sbatch)]
+        return [*flags_of(named), *words(self.sbatch, "sbatch")]
 
 
-def _words(text: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class StepOptions(RemoteOptions):
+    """Options of place `srun`."""
+
+    srun: str = setting("", "further flags of srun, such as '--distribution=cyclic'")
+
+    def __post_init__(self) -> None:
+        words(self.srun, "srun")
+
+
+def words(text: str, option: str) -> list[str]:
+    """The flags in the text of an option; raises ValueError."""
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"option sbatch is {text!r}: {error}") from None
+        raise ValueError(f"option {option} is {text!r}: {error}") from None
 
 
 def flags_of(named: Mapping[str, str]) -> list[str]:

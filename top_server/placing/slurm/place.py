@@ -3,17 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from fedgsp.errors import PeerError, UserError
-from fedgsp.files import write_secret
-from fedgsp.settings.files import dump
 from fedgsp.words import counted
-from top_server.placing.base import About, Ended, Placing, Worker, private
+from top_server.placing.base import About, Ended, Placing, Worker
 from top_server.placing.slurm import commands, queue
 from top_server.placing.slurm.options import SlurmOptions
-from top_server.placing.slurm.script import SETTINGS, job_name, worker_flags, worker_script
+from top_server.placing.slurm.script import job_name, lay_out, worker_flags, worker_script
 from top_server.placing.workers import name_of, number_of
 
 logger = logging.getLogger(__name__)
@@ -24,14 +20,6 @@ STOP_S = 120.0
 LEAVE_S = 3.0
 #: The first and the longest pause between looks at the queue while tasks are to end, in seconds.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 2.0
-
-
-def lay_out(worker: Worker, folder: Path) -> None:
-    """Puts settings and secrets of a worker into its folder. Its machine adds where the worker is dialled."""
-    private(folder)
-    worker.write(folder)
-    settings = replace(worker.on("localhost", folder), peer_listen=None, advertise=None)
-    write_secret(folder / SETTINGS, dump(settings).encode(), lasting=False)
 
 
 class Slurm(Placing):

@@ -3,10 +3,13 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedgsp import run_module
-from top_server.placing.base import COMMAND, Worker
+from fedgsp.files import write_secret
+from fedgsp.settings.files import dump
+from top_server.placing.base import COMMAND, Worker, private
 from top_server.placing.slurm.options import SlurmOptions, resource_flags
 from top_server.placing.workers import NAME, number_of
 
@@ -17,6 +20,20 @@ SETTINGS = "node.toml"
 def python(module: str, *arguments: str) -> str:
     """The command that runs a module of FedGSP as this process was run, for a shell: see `lifecycle.python_module`."""
     return shlex.join([sys.executable, "-P", run_module.__file__, module, *arguments])
+
+
+def lay_out(worker: Worker, folder: Path) -> None:
+    """Puts settings and secrets of a worker into its folder. Its machine adds where the worker is dialled."""
+    private(folder)
+    worker.write(folder)
+    settings = replace(worker.on("localhost", folder), peer_listen=None, advertise=None)
+    write_secret(folder / SETTINGS, dump(settings).encode(), lasting=False)
+
+
+def started(folder: str) -> str:
+    """The line of a shell that becomes the worker whose folder, as a shell reads it, is given."""
+    return f"""exec {python(*COMMAND)} \\
+    --config {folder}/{SETTINGS} --peer-listen 0.0.0.0:0 --advertise "$(uname -n):0\""""
 
 
 def job_name(run: str) -> str:
@@ -33,8 +50,7 @@ def worker_script(folder: Path, run: str) -> str:
     return f"""#!/bin/sh
 # A worker of run {run}. Its settings and its key are files that only this user can read.
 umask 077
-exec {python(*COMMAND)} \\
-    --config {here}/{SETTINGS} --peer-listen 0.0.0.0:0 --advertise "$(uname -n):0"
+{started(here)}
 """
 
 

@@ -18,8 +18,7 @@ from top_server.placing.slurm.commands import environment
 from top_server.placing.slurm.job import Job
 from top_server.placing.slurm.job import script as job_script
 from top_server.placing.slurm.options import SlurmOptions, resource_flags
-from top_server.placing.slurm.place import lay_out
-from top_server.placing.slurm.script import SETTINGS, job_name, worker_flags, worker_script
+from top_server.placing.slurm.script import SETTINGS, job_name, lay_out, worker_flags, worker_script
 from top_server.placing.workers import workers
 
 SECRET = "-----BEGIN PRIVATE KEY-----"
@@ -170,3 +169,22 @@ async def test_a_command_that_does_not_answer_is_killed_after_its_deadline(
     (tmp_path / "squeue").chmod(0o700)
     with pytest.raises(PeerError, match=r"squeue did not answer within 0 s"):
         await commands.look("7", "State:|")
+
+
+def test_place_srun_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    config = RunConfig(place="srun", workers=2, clients=4)
+    with pytest.raises(ConfigError, match="this process runs in none") as caught:
+        chosen(config)
+    assert "salloc" in caught.value.remedy
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert chosen(config) is not None
+    with pytest.raises(ConfigError, match="option srun"):
+        chosen(RunConfig(place="srun", workers=2, clients=4, place_option={"srun": "'open"}))
+
+
+def test_place_srun_needs_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ConfigError, match="place srun needs the command srun"):
+        chosen(RunConfig(place="srun", workers=2, clients=4))
