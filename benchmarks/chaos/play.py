@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,10 @@ async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
         record.wrong += this.wrong
         _measure(record, this, strikes)
     async with _ORACLE:
-        record.wrong += await asyncio.to_thread(_judge, record, this, strikes)
+        try:
+            record.wrong += await asyncio.to_thread(_judge, record, this, strikes)
+        except Exception:  # a mistake of the judge must not end a campaign of hours
+            record.wrong.append(f"it cannot be judged: {' '.join(traceback.format_exc(limit=-1).split())}")
     return record
 
 

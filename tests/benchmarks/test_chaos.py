@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import random
 import subprocess
@@ -17,6 +16,7 @@ from benchmarks.chaos import disks, kept, leftovers, oracle, times
 from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
+from fedgsp.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
 from tests.support.reference import assert_same_bits
@@ -113,8 +113,14 @@ def test_only_trainings_are_read_from_receipts(tmp_path: Path) -> None:
         {"time": "1", "client": 3, "asked": {"work": "initialise"}, "answered": "trained", "statement": SAID},
         {"time": "3", "client": 3, "asked": {"work": "train", "start": "a"}, "failed": "CANCELLED"},
     ]
-    (tmp_path / "receipts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert kept.trainings([tmp_path, tmp_path / "none"]) == [kept.Training("2", 1, 3, "a", "b", "cd")]
+    with ChainedFile(tmp_path / "receipts.jsonl") as file:
+        for row in rows:
+            file.append(row)
+    found = [kept.Training("2", 1, 3, "a", "b", "cd")]
+    assert kept.trainings([tmp_path, tmp_path / "none"]) == found
+    with (tmp_path / "receipts.jsonl").open("a") as file_without_end:
+        file_without_end.write('{"line": 4, "before": "')  # the disk was full
+    assert kept.trainings([tmp_path]) == found
 
 
 def strike(kind: str, at: float, undone: float | None) -> Strike:
