@@ -211,7 +211,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         proxy: Proxy | None = None,
         every_host: str = "",
     ) -> None:
-        """With `proxy`, all connections go through it. A wildcard host stands for `every_host`, or this machine."""
+        """With `proxy`, all connections go through it. The host of an address such as 0.0.0.0:7000 is `every_host`."""
         self._every_host = every_host
         self._tls = Followed(tls) if tls else None
         self._insecure = insecure

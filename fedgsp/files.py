@@ -128,3 +128,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
+
+
+def private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user alone; raises RunError."""
+    try:
+        for one in (*reversed(folder.parents), folder):
+            one.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error

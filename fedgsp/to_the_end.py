@@ -1,7 +1,8 @@
 """Work that a cancellation does not cut off in between."""
 
 import asyncio
-from collections.abc import Awaitable
+import contextlib
+from collections.abc import Awaitable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,6 +17,17 @@ def looked_at(work: Awaitable[T]) -> asyncio.Future[T]:
     future = asyncio.ensure_future(work)
     future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return future
+
+
+@contextlib.contextmanager
+def cancelled_elsewhere() -> Iterator[None]:
+    """Lets a cancellation pass over that is not one of this task: what it waited for was called off."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
 
 
 async def to_the_end(work: Awaitable[T]) -> T:

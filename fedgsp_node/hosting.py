@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import tempfile
+import shutil
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc.aio
 
@@ -19,13 +18,14 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import UserError
-from fedgsp.files import write_secret
+from fedgsp.files import private, write_secret
 from fedgsp.identity import TOP_SERVER
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.run import ManagerSettings, NodeSettings
-from fedgsp.to_the_end import to_the_end
+from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.run import NodeSettings
+from fedgsp.to_the_end import cancelled_elsewhere, to_the_end
 from fedgsp.v1 import hosting_pb2
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class HostedManagers:
 
     async def serve(self, run_id: str) -> None:
         """From now on runs managers for a run; those of another run are ended."""
-        if self._settings.host_managers and run_id != self._run:
+        if self._settings.host_managers and (run_id != self._run or self._serving is None or self._serving.done()):
             await self.close()
             self._run = run_id
             self._serving = asyncio.create_task(self._serve(run_id), name="host managers")
@@ -68,11 +68,14 @@ class HostedManagers:
         """One connection to the top server after the other."""
         retry_s = FIRST_RETRY_S
         async with contextlib.aclosing(Template(IMPORTS)) as template:
-            await template.start()
             while True:
-                with tempfile.TemporaryDirectory(prefix="fedgsp-managers-") as folder:
-                    connection = _Connection(self._settings, run_id, template, Path(folder))
+                connection = _Connection(self._settings, run_id, template)
+                try:
                     why = await self._connected(connection, run_id)
+                except (UserError, OSError) as error:
+                    why = str(error)
+                except grpc.aio.AioRpcError as error:
+                    why = describe(error)
                 if connection.heard:
                     retry_s = FIRST_RETRY_S
                 logger.info("no managers are run here for a moment: %s; next try in %.1f s", why, retry_s)
@@ -80,35 +83,37 @@ class HostedManagers:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
 
     async def _connected(self, connection: _Connection, run_id: str) -> str:
-        """One connection, to its end; returns why it ended."""
-        try:
-            channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
-            host = stream(channel, "/fedgsp.v1.HostingService/Host", hosting_pb2.HostOrder)
-            call = host(connection.said(Hosting(self._node, run_id)), metadata=shown(self._ticket()))
+        """One connection, to its end; returns why it ended. Raises UserError, OSError or AioRpcError."""
+        channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
+        host = stream(channel, "/fedgsp.v1.HostingService/Host", hosting_pb2.HostOrder)
+        async with connection:
+            first = Hosting(self._node, run_id, connection.machine)
+            call = host(connection.said(first), metadata=shown(self._ticket()))
             try:
-                async for proto in call:
-                    if isinstance(proto, Unreadable):
-                        return f"what the top server said {proto.why}"
-                    connection.do(wire.decode(HostOrder, proto).kind)
+                # The node closes its channel before it connects anew, which cancels this call.
+                with cancelled_elsewhere():
+                    async for proto in call:
+                        if isinstance(proto, Unreadable):
+                            return f"what the top server said {proto.why}"
+                        connection.do(wire.decode(HostOrder, proto).kind)
             finally:
                 call.cancel()
-        except UserError as error:
-            return str(error)
-        except grpc.aio.AioRpcError as error:
-            return describe(error)
-        finally:
-            await to_the_end(connection.close())
-        return "the top server ended the connection"
+        return "the connection was closed"
 
 
-class _Connection:
-    """The managers that the top server has asked for by one connection."""
+class _Connection(contextlib.AbstractAsyncContextManager["_Connection"]):
+    """The managers that the top server has asked for by one connection; they end with the block."""
 
-    def __init__(self, settings: NodeSettings, run_id: str, template: Template, folder: Path) -> None:
+    def __init__(self, settings: NodeSettings, run_id: str, template: Template) -> None:
         self._settings = settings
         self._run_id = run_id
         self._template = template
-        self._folder = folder
+        #: Where managers listen, and the host by which others dial them.
+        self._listen, _ = split_address(settings.peer_listen or "127.0.0.1:0")
+        self.machine, _ = split_address(settings.advertise or f"{self._listen}:0")
+        assert settings.state_dir is not None  # see `NodeSettings.check_together`
+        #: For their certificates. If this process is killed, it is cleared when the worker starts again.
+        self._folder = settings.state_dir / "managers"
         self._says: asyncio.Queue[Any] = asyncio.Queue()
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._children: dict[str, Child] = {}
@@ -135,11 +140,22 @@ class _Connection:
         elif isinstance(order, StopManager) and order.manager in self._lives:
             self._lives[order.manager].cancel()
 
-    async def close(self) -> None:
-        """Ends all managers."""
+    async def __aenter__(self) -> Self:
+        self._clear()  # what a worker left behind that was killed
+        await self._template.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
         for life in self._lives.values():
             life.cancel()
         await asyncio.gather(*self._lives.values(), *self._ending, return_exceptions=True)
+        self._clear()
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _live(self, order: StartManager) -> None:
         """The life of a manager, which is told to the top server."""
@@ -156,7 +172,7 @@ class _Connection:
                 self._children.pop(name, None)
                 await to_the_end(stop(child))
         except UserError as error:
-            reason = str(error)
+            reason = error.what
         except OSError as error:
             reason = f"it could not be started: {error}"
         except asyncio.CancelledError:
@@ -170,18 +186,17 @@ class _Connection:
     def _of(self, order: StartManager) -> ManagerSettings:
         """The settings of a manager; its certificate becomes a file that only this user can read."""
         settings = self._settings
-        here, _ = split_address(settings.peer_listen or "127.0.0.1:0")
-        there, _ = split_address(settings.advertise or f"{here}:0")
         found = ManagerSettings(
             **settings.for_children,
             name=order.manager,
-            listen=f"{here}:0",
-            advertise=f"{there}:0",
+            listen=f"{self._listen}:0",
+            advertise=f"{self.machine}:0",
             top_host=split_address(settings.top_server)[0],
             run=self._run_id,
         )
         if not order.certificate:
             return found
+        private(self._folder)
         own = self._folder / f"{order.manager}.pem"
         write_secret(own, order.certificate, lasting=False)
         return dataclasses.replace(found, tls_cert=own, tls_key=own)

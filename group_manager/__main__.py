@@ -12,7 +12,7 @@ from fedgsp.lifecycle import run as run_until_stopped
 from fedgsp.lifecycle import told
 from fedgsp.settings.checks import check
 from fedgsp.settings.flags import add_to
-from fedgsp.settings.run import ManagerSettings
+from fedgsp.settings.managers import ManagerSettings
 from fedgsp.tls import load
 from group_manager.server import run
 

@@ -39,7 +39,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.revocation import Revocations
-from fedgsp.settings.run import ManagerSettings
+from fedgsp.settings.managers import ManagerSettings
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls

@@ -23,8 +23,9 @@ from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.placing import LOCAL
-from fedgsp.settings.run import ManagerSettings, RunConfig
+from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import BEYOND
 from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, new_key
@@ -154,7 +155,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         federated, door = Federated(connected, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended. Workers on other
         # machines are started anew, and the top server itself may be on another machine now.
-        hosts = workers.hosts(issuer)
+        hosts = workers.hosts(issuer, lambda: (hello.node for hello in membership.hellos))
         at = resumed.address if resumed and not resumed.extends and not workers.remote else ""
         watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
@@ -172,7 +173,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 channels,
                 journal,
                 issuer,
-                f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
+                # A node may still dial an old manager of the same number. A certificate is good for one name alone.
+                (f"{run_id}-" if hosts else "") + (f"r{resumed.times}" if resumed else ""),
             )
         )
         await stack.enter_async_context(federated.followed(managers))

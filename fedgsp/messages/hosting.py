@@ -20,6 +20,8 @@ class Hosting:
     #: Name of the worker, as a node.
     node: str
     run_id: str
+    #: The host by which others dial its managers.
+    machine: str
 
 
 @dataclass(frozen=True, slots=True)

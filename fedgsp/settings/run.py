@@ -8,7 +8,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.options import parse_clients
 from fedgsp.schedules import plan
-from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
+from fedgsp.settings.connections import CONNECTIONS, TlsSettings
 from fedgsp.settings.devices import DEVICES, check_device
 from fedgsp.settings.fields import described, setting
 from fedgsp.settings.placing import LOCAL, PROCESSES, PlaceSettings
@@ -264,31 +264,16 @@ class RunConfig(PlaceSettings):
                 "--manager-ports is for managers beside the top server, and --place-managers for others",
                 "drop one of them: managers on the machines of workers take free ports",
             )
+        if self.place_managers and self.insecure:
+            raise ConfigError(
+                "--place-managers hands the key of the run to workers, and with --insecure anybody may say to be one",
+                "drop one of them",
+            )
 
 
 def may_change() -> set[str]:
     """The settings that may have another value when a run is resumed; none of them affects results."""
     return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerSettings(PeerSettings):
-    """Every setting of a group manager. The top server chooses them; no person writes them."""
-
-    name: str = setting("", "name of this manager in the run's records", required="give --name")
-    listen: str = setting(
-        "127.0.0.1:0", "where the top server and nodes reach this manager", metavar="HOST:PORT", address=True
-    )
-    advertise: str | None = setting(
-        None,
-        "the address that they dial, if it differs from --listen; HOST:0 for the port that is bound",
-        metavar="HOST:PORT",
-        address=True,
-    )
-    top_host: str = setting(
-        "", "host of the top server, if that is another machine and says only that it listens on all its addresses"
-    )
-    run: str = setting("", "id of the run; nodes of other runs are refused", metavar="ID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +369,8 @@ class NodeSettings(ProxySettings):
                 "--peer-listen is for a node that others can dial, and --proxy for one that reaches others by a proxy",
                 "leave out --peer-listen: weights then pass through the group managers",
             )
+        if self.host_managers and self.state_dir is None:
+            raise ConfigError("--host-managers keeps certificates of managers in --state-dir", "give --state-dir")
         if self.advertise and not self.peer_listen:
             raise ConfigError("--advertise names an address, but this node does not listen", "give --peer-listen too")
 

@@ -56,18 +56,22 @@ class Hosting(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Name of the worker, as a node."""
     run_id: _builtins.str
+    machine: _builtins.str
+    """The host by which others dial its managers."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         run_id: _builtins.str = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "node", b"node", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,7 +18,8 @@ import pytest
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, Identity, node
-from fedgsp.settings.run import ManagerSettings, NodeSettings
+from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls, TlsFiles
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task

@@ -30,7 +30,8 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.settings.run import ManagerSettings, NodeSettings
+from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients

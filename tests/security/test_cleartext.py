@@ -19,7 +19,8 @@ from fedgsp.model_store import ModelStore
 from fedgsp.settings.checks import check
 from fedgsp.settings.files import dump, parse
 from fedgsp.settings.flags import add_to, arguments_of
-from fedgsp.settings.run import GroupingServiceSettings, ManagerSettings, NodeSettings, RunConfig
+from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.run import GroupingServiceSettings, NodeSettings, RunConfig
 from fedgsp.weights import WeightsError
 from fedgsp_node.fetching import Fetcher
 from tests.support.callers import OPEN

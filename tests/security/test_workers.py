@@ -13,7 +13,7 @@ from fedgsp.access import RULES, Caller
 from fedgsp.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.channels import Channels, start_server
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.identity import TOP_SERVER, Identity, node, worker
+from fedgsp.identity import TOP_SERVER, Identity, manager, node, worker
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.signing import uris_in
@@ -93,6 +93,15 @@ def test_a_worker_of_the_run_and_other_callers_pass() -> None:
     assert Placed("run-1", {"node-0": None}).refusal(hello("node-0", (7,)), calling()) is None
     for other in (Caller(None, None), Caller(node("node-0"), None), Caller(TOP_SERVER, None)):
         assert PLACED.refusal(hello("node-0", (2, 3)), other) is None
+
+
+def test_who_may_run_managers_is_a_worker_of_this_run() -> None:
+    assert PLACED.is_worker("node-0", calling())
+    assert PLACED.is_worker("node-0", Caller(TOP_SERVER, None))
+    assert PLACED.is_worker("node-0", Caller(None, None))  # on one machine: see the check of its ticket
+    others = [calling("node-1"), calling(run="run-2"), Caller(node("node-0"), None), Caller(manager("node-0"), None)]
+    assert not any(PLACED.is_worker("node-0", other) for other in others)
+    assert not PLACED.is_worker("node-9", calling("node-9"))
 
 
 async def test_a_run_that_has_placed_nobody_admits_no_worker() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.link_choice import AUTO
-from fedgsp.settings.run import ManagerSettings
+from fedgsp.settings.managers import ManagerSettings
 from fedgsp.tickets import Issuer
 from group_manager.server import serving
 from top_server import server

@@ -77,7 +77,7 @@ def said(run: str) -> dict[str, list[bytes]]:
     by_name = {
         "Join": [wire.encode(NodeMessage(hello(name, (9,)))) for name in ("n0", "n9")],
         "Check": [wire.encode(CheckQuestion(hello(name, (9,)))) for name in ("n0", "n9")],
-        "Host": [wire.encode(HostMessage(Hosting(name, run))) for name in ("n0", "n9", "node-0")],
+        "Host": [wire.encode(HostMessage(Hosting(name, run, "127.0.0.1"))) for name in ("n0", "n9", "node-0")],
         "Attach": [wire.encode(NodeReport(Attached(run, name, "m0"))) for name in ("n0", "n9")],
         "RunGroup": [order("relay"), order("parallel", results=Results.COLLECTED), order("nonsense")],
         "Forget": [wire.encode(Release(tuple(models)))],

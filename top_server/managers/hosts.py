@@ -1,14 +1,16 @@
-"""Group managers on the machines of workers: each is started by the worker that runs the fewest."""
+"""Group managers on the machines of workers: each is started on the machine that runs the fewest."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from fedgsp.addresses import split_address
 from fedgsp.children import READY_TIMEOUT_S
-from fedgsp.errors import PeerError
+from fedgsp.errors import ConfigError, PeerError, UserError
 from fedgsp.messages import ManagerEnded, ManagerReady, StartManager, StopManager
 from fedgsp.within import within
 from top_server.managers.launching import Greet, Launched
@@ -21,6 +23,8 @@ AT_ONCE_ON_A_MACHINE = 4
 START_TIMEOUT_S = READY_TIMEOUT_S + 15.0
 #: How long a worker may take to tell the end of a manager, beyond the grace of that manager, in seconds.
 END_TIMEOUT_S = 5.0
+#: Machines that are tried for one manager.
+TRIES = 4
 #: How long the first start waits for the workers that are not there yet, in seconds: all have joined just before.
 ALL_THERE_S = 30.0
 
@@ -53,7 +57,7 @@ class Hosted:
         self.ended.set()
         self.host.managers.pop(self.name, None)
         if not self.ready.done():
-            self.ready.set_exception(PeerError(f"group manager {self.name} did not start: {self.over}"))
+            self.ready.set_exception(PeerError(self.over))
             self.ready.exception()  # nobody may wait for it any more
 
 
@@ -62,9 +66,13 @@ class Host:
     """A worker that runs managers, for as long as its connection lasts."""
 
     node: str
+    #: Its machine: the host by which others dial what listens there.
+    machine: str
     #: What it is asked for; None ends its connection.
     outbox: asyncio.Queue[StartManager | StopManager | None] = field(default_factory=asyncio.Queue)
     managers: dict[str, Hosted] = field(default_factory=dict)
+    #: Managers in a row that did not start.
+    failures: int = 0
 
     def hear(self, message: ManagerReady | ManagerEnded) -> None:
         """Takes what the worker tells of a manager."""
@@ -74,6 +82,12 @@ class Host:
         if isinstance(message, ManagerEnded):
             hosted.has_ended(message.reason)
         elif not hosted.ready.done():
+            try:
+                host, _ = split_address(message.address)
+            except ConfigError as error:
+                return hosted.has_ended(error.what)
+            if host != self.machine:
+                return hosted.has_ended(f"it says that it listens at {host[:100]!r}, which is not its machine")
             hosted.pid = message.pid
             hosted.ready.set_result(message.address)
 
@@ -89,40 +103,42 @@ class Hosts:
 
     def __init__(
         self,
-        expected: int,
+        expected: Callable[[], int],
         run_key: bytes,
         certificate: Callable[[str], bytes],
         patience_s: float,
         log_of: Callable[[str], object] = lambda node: f"that of {node}",
+        remote: bool = True,
     ) -> None:
-        """`expected` workers are waited for before the first start, and one for up to `patience_s` before others.
+        """So many workers are `expected` before the first start; before others, one is waited for, `patience_s` long.
 
         `certificate` makes the certificate of a manager with its key, empty without TLS; `log_of` says where the log
-        of a worker is.
+        of a worker is. `remote`: the workers are on other machines than this process.
         """
         self._expected = expected
         self._run_key = run_key
         self._certificate = certificate
         self._patience_s = patience_s
         self._log_of = log_of
+        self._remote = remote
         self._hosts: dict[str, Host] = {}
         self._changed = asyncio.Condition()
         self._begun = False
 
     @property
     def at_once(self) -> int:
-        """Some for each machine."""
-        return AT_ONCE_ON_A_MACHINE * max(1, self._expected)
+        """Some for each worker."""
+        return AT_ONCE_ON_A_MACHINE * max(1, len(self._hosts), self._expected())
 
     def check(self, managers: int) -> None:
         """Any number of managers can run."""
 
-    async def join(self, node: str) -> Host:
+    async def join(self, node: str, machine: str) -> Host:
         """A worker has connected; an older connection of the same worker has ended."""
         if (older := self._hosts.get(node)) is not None:
             older.leave(f"worker {node} has connected anew")
         async with self._changed:
-            self._hosts[node] = host = Host(node)
+            self._hosts[node] = host = Host(node, machine)
             self._changed.notify_all()
         return host
 
@@ -133,49 +149,68 @@ class Hosts:
         host.leave(f"worker {host.node} is gone")
 
     async def launch(self, name: str, greet: Greet) -> Launched:
-        """Starts a manager on the machine that runs the fewest; raises PeerError."""
-        host = await self._free()
+        """Starts a manager where the fewest run, and elsewhere if that fails; raises PeerError if it fails often."""
+        tried: set[Host] = set()
+        while True:
+            host = await self._free(tried)
+            tried.add(host)
+            try:
+                return await self._on(host, name, greet)
+            except UserError as error:
+                host.failures += 1
+                told = f"group manager {name} did not start on the machine of {host.node}: {error.what}"
+                log = f"read the log, {self._log_of(host.node)}"
+                if len(tried) == TRIES or not (self._hosts.keys() - {one.node for one in tried}):
+                    raise PeerError(told, error.remedy or log) from None
+                logger.warning("%s; it is started elsewhere; %s", told, log)
+
+    async def _on(self, host: Host, name: str, greet: Greet) -> Launched:
+        """Starts a manager on the machine of a worker; raises UserError, and leaves nothing behind then."""
         hosted = host.managers[name] = Hosted(name, host)
-        certificate = await asyncio.to_thread(self._certificate, name)
-        host.outbox.put_nowait(StartManager(name, self._run_key, certificate))
         try:
+            certificate = await asyncio.to_thread(self._certificate, name)
+            host.outbox.put_nowait(StartManager(name, self._run_key, certificate))
             address = await within(START_TIMEOUT_S, hosted.ready)
             await greet(address)
         except TimeoutError:
             await hosted.end(0)
-            raise PeerError(
-                f"group manager {name} did not start on the machine of {host.node} within {START_TIMEOUT_S:.0f} s",
-                f"read the log, {self._log_of(host.node)}",
-            ) from None
-        except PeerError as error:
-            await hosted.end(0)
-            raise PeerError(
-                f"group manager {name} cannot be used on the machine of {host.node}: {error.what}",
-                error.remedy or f"read the log, {self._log_of(host.node)}",
-            ) from None
+            raise PeerError(f"it was not ready within {START_TIMEOUT_S:.0f} s") from None
         except BaseException:
             await hosted.end(0)
             raise
-        return Launched(address, hosted, str(self._log_of(host.node)), host.node, hands_on=True)
+        host.failures = 0
+        return Launched(address, hosted, str(self._log_of(host.node)), host.node, hands_on=self._remote)
 
-    async def _free(self) -> Host:
-        """The worker that runs the fewest managers; waits for one. Raises PeerError if none comes."""
+    async def _free(self, tried: Collection[Host]) -> Host:
+        """The worker for the next manager, none of those tried; waits for one. Raises PeerError if none comes."""
         if not self._begun:
             if not await self._wait(self._expected, ALL_THERE_S):
-                logger.warning("%d of %d workers are there to run group managers", len(self._hosts), self._expected)
+                logger.warning("%d of %d workers are there to run group managers", len(self._hosts), self._expected())
             self._begun = True
-        if not await self._wait(1, self._patience_s):
+        if not await self._wait(lambda: 1, self._patience_s):
             raise PeerError(
                 f"no worker was there for {self._patience_s:.0f} s to run group managers",
                 "see why the workers ended, or run managers beside the top server: drop --place-managers",
             )
-        return min(self._hosts.values(), key=lambda host: (len(host.managers), host.node))
+        fresh = [host for host in self._hosts.values() if host not in tried]
+        on_machine = Counter[str]()
+        for host in self._hosts.values():
+            on_machine[host.machine] += len(host.managers)
+        return min(
+            fresh or self._hosts.values(),
+            key=lambda host: (host.failures, on_machine[host.machine], len(host.managers), natural(host.node)),
+        )
 
-    async def _wait(self, hosts: int, timeout_s: float) -> bool:
+    async def _wait(self, hosts: Callable[[], int], timeout_s: float) -> bool:
         """Whether so many workers are there, after a wait of at most `timeout_s` seconds."""
         try:
             async with self._changed:
-                await within(timeout_s, self._changed.wait_for(lambda: len(self._hosts) >= hosts))
+                await within(timeout_s, self._changed.wait_for(lambda: len(self._hosts) >= hosts()))
         except TimeoutError:
             return False
         return True
+
+
+def natural(name: str) -> tuple[int, str]:
+    """Sorts node-2 before node-10."""
+    return len(name), name

@@ -36,7 +36,7 @@ class Launched:
     log: str
     #: The node on whose machine it runs; empty for the machine of the top server.
     node: str = ""
-    #: Whether nodes should get the start of a group from it: it is closer to them than the top server.
+    #: Whether nodes get the start of a parallel group from it, because it is closer to them than the top server.
     hands_on: bool = False
 
 

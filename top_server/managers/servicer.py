@@ -38,7 +38,7 @@ class HostingServicer(hosting_pb2_grpc.HostingServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must name the worker")
         if hosting.run_id != self._placed.run or not self._placed.is_worker(hosting.node, caller()):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "only a worker of this run may run its managers")
-        host = await self._hosts.join(hosting.node)
+        host = await self._hosts.join(hosting.node, hosting.machine)
         reading = asyncio.create_task(self._read(requests, host, context), name=f"managers of {host.node}")
         try:
             while (order := await host.outbox.get()) is not None:

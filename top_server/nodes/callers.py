@@ -35,8 +35,9 @@ class Placed:
         """
         if name not in self.clients or not caller.is_node(name):
             return False
-        own = caller.proven is not None and caller.proven.role is Role.WORKER
-        return not own or caller.enrolment == enrolment_of(self.run, name)
+        if caller.proven is None or caller.proven.role is Role.TOP_SERVER:
+            return True
+        return caller.proven == worker(name) and caller.enrolment == enrolment_of(self.run, name)
 
     def refusal(self, hello: Hello, caller: Caller) -> Refusal | None:
         """Why a worker may not join; None if it may, or if the caller is no worker."""

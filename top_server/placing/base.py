@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.addresses import is_near
-from fedgsp.errors import not_written
-from fedgsp.files import write_secret
+from fedgsp.files import private, write_secret
 from fedgsp.parts import PartWithNeeds
 from fedgsp.settings.fields import setting
 from fedgsp.settings.flags import arguments_of
@@ -95,15 +94,6 @@ class Worker:
             private(folder)
         for name, content in self.secrets.items():
             write_secret(folder / name, content, lasting=False)
-
-
-def private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone; raises RunError."""
-    try:
-        for one in (*reversed(folder.parents), folder):
-            one.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise not_written(folder, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from fedgsp.addresses import check_host
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, DataError
-from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
+from fedgsp.files import MOST_OF_PEM, private, read_secret, write_secret
 from fedgsp.identity import TOP_SERVER, Identity, manager, node, worker
 from fedgsp.owners import check_secret
 from fedgsp.settings.run import RunConfig
 from top_server.nodes.callers import enrolment_of
-from top_server.placing.base import CA, OWN, private
+from top_server.placing.base import CA, OWN
 
 if TYPE_CHECKING:
     from top_server.federation.authority import Authority

@@ -1,7 +1,7 @@
 """What a run has of its place: settings of its connections, and its workers. A run without a place has no workers."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -54,17 +54,21 @@ class Workers:
         """The workers, for the check of those that join."""
         return Placed(self._run, dealt(self.config))
 
-    def hosts(self, issuer: Issuer) -> Hosts | None:
-        """The workers as those who run the group managers of the run; None if the managers are beside this process."""
+    def hosts(self, issuer: Issuer, joined: Callable[[], Iterable[str]]) -> Hosts | None:
+        """The workers as those who run the group managers of the run; None if the managers are beside this process.
+
+        `joined` tells the names of the nodes that have joined.
+        """
         if not self.config.place_managers:
             return None
         found = certificates.issuer(self.connected, self._folder, self._run)
         return Hosts(
-            1 if self.config.begins_early else self.config.workers_to_place,
+            lambda: len(self.placed.clients.keys() & set(joined())),
             issuer.run_key,
             found.of_manager if found else lambda _: b"",
             self.config.join_timeout,
             lambda node: self._directory.logs / f"{node}.log",
+            self.remote,
         )
 
     @asynccontextmanager

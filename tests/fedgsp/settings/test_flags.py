@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.run import ManagerSettings, NodeSettings, RunConfig
+from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.run import NodeSettings, RunConfig
 
 
 def test_a_child_is_told_paths_that_mean_the_same_anywhere() -> None:

@@ -146,6 +146,7 @@ def test_a_value_at_the_edge_is_taken(config: RunConfig) -> None:
         (RunConfig(local_nodes=2), "--local-nodes 2"),
         (RunConfig(local_nodes=4, clients=3), "--local-nodes 4 is more than --clients 3"),
         (RunConfig(place="local", workers=4, clients=3), "--workers 4 is more than --clients 3"),
+        (RunConfig(local_nodes=2, clients=4, place_managers=True, insecure=True), "with --insecure anybody"),
         (RunConfig(place_managers=True), "--place-managers needs the machines of nodes"),
         (
             RunConfig(local_nodes=2, clients=4, place_managers=True, manager_ports="7100-7199"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -26,7 +26,8 @@ from top_server.managers.servicer import HostingServicer
 from top_server.nodes.callers import Placed
 
 KEY = bytes(range(32))
-PLACED = Placed("run-1", {"node-0": range(2), "node-1": range(2, 4)})
+WORKERS = [f"node-{number}" for number in (0, 1, 2, 3, 4, 5, 10)]
+PLACED = Placed("run-1", dict.fromkeys(WORKERS))
 HOST = path("HostingService", "Host")
 
 
@@ -35,14 +36,15 @@ async def greeted(_: str) -> None:
 
 
 def launcher(expected: int = 2, patience_s: float = SOON_S) -> Hosts:
-    return Hosts(expected, KEY, lambda name: f"certificate of {name}".encode(), patience_s)
+    return Hosts(lambda: expected, KEY, lambda name: f"certificate of {name}".encode(), patience_s)
 
 
 class Worker:
     """A worker that carries out what it is asked for; managers named in `broken` do not start."""
 
-    def __init__(self, call: Any, broken: tuple[str, ...] = ()) -> None:
+    def __init__(self, call: Any, broken: tuple[str, ...] = (), machine: str = "machine") -> None:
         self.call = call
+        self.machine = machine
         self.broken = broken
         self.started: list[str] = []
         self.stopped: list[str] = []
@@ -55,7 +57,7 @@ class Worker:
                 self.started.append(order.manager)
                 self.keys.add(order.run_key)
                 assert order.certificate == f"certificate of {order.manager}".encode()
-                ready = ManagerReady(order.manager, f"machine:{7000 + len(self.started)}", 17)
+                ready = ManagerReady(order.manager, f"{self.machine}:{7000 + len(self.started)}", 17)
                 await self.say(ManagerEnded(order.manager, "exit code 2") if order.manager in self.broken else ready)
             elif isinstance(order, StopManager):
                 self.stopped.append(order.manager)
@@ -66,12 +68,14 @@ class Worker:
 
 
 @asynccontextmanager
-async def working(served: Served, name: str, broken: tuple[str, ...] = ()) -> AsyncIterator[Worker]:
+async def working(
+    served: Served, name: str, broken: tuple[str, ...] = (), machine: str = "machine"
+) -> AsyncIterator[Worker]:
     host = served.channel.stream_stream(
         HOST, hosting_pb2.HostMessage.SerializeToString, hosting_pb2.HostOrder.FromString
     )
-    worker = Worker(host(), broken)
-    await worker.say(Hosting(name, "run-1"))
+    worker = Worker(host(), broken, machine)
+    await worker.say(Hosting(name, "run-1", machine))
     task = asyncio.create_task(worker.work())
     try:
         yield worker
@@ -136,10 +140,72 @@ async def test_a_worker_that_connects_anew_has_no_managers() -> None:
 async def test_a_manager_that_does_not_start_is_told_with_its_machine() -> None:
     managers = launcher(expected=1)
     async with top_server(managers) as served, working(served, "node-0", broken=("m0",)):
-        with pytest.raises(PeerError, match=r"m0 cannot be used on the machine of node-0: .* exit code 2") as caught:
+        with pytest.raises(PeerError, match="m0 did not start on the machine of node-0: exit code 2") as caught:
             await soon(managers.launch("m0", greeted))
         assert "that of node-0" in caught.value.remedy
         assert (await soon(managers.launch("m1", greeted))).node == "node-0"
+
+
+async def test_a_manager_that_does_not_start_on_one_machine_is_started_on_another() -> None:
+    managers = launcher()
+    async with (
+        top_server(managers) as served,
+        working(served, "node-0", broken=("m0", "m1")) as one,
+        working(served, "node-1") as two,
+    ):
+        for number in range(3):
+            assert (await soon(managers.launch(f"m{number}", greeted))).node == "node-1"
+        assert one.started == ["m0"], "who has failed is asked last"
+        assert two.started == ["m0", "m1", "m2"]
+
+
+async def test_a_machine_that_is_lost_while_a_manager_starts_does_not_end_the_run() -> None:
+    managers = launcher()
+    async with top_server(managers) as served, working(served, "node-1") as two:
+        silent = await managers.join("node-0", "machine")
+        starting = asyncio.create_task(managers.launch("m0", greeted))
+        assert isinstance(await soon(silent.outbox.get()), StartManager)
+        managers.left(silent)
+        assert (await soon(starting)).node == "node-1"
+        assert two.started == ["m0"]
+
+
+async def test_a_run_without_a_machine_that_starts_managers_ends_after_some_tries() -> None:
+    managers = launcher(expected=6)
+    broken = ("m0",)
+    async with top_server(managers) as served, AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(working(served, f"node-{k}", broken)) for k in range(6)]
+        with pytest.raises(PeerError, match="did not start on the machine of node-3"):
+            await soon(managers.launch("m0", greeted))
+        assert [len(worker.started) for worker in workers] == [1, 1, 1, 1, 0, 0]
+
+
+async def test_managers_are_dealt_over_machines_and_then_over_their_workers() -> None:
+    managers = launcher(expected=4)
+    where = {"node-0": "first", "node-1": "first", "node-2": "second", "node-10": "second"}
+    async with top_server(managers) as served, AsyncExitStack() as stack:
+        for name, machine in where.items():
+            await stack.enter_async_context(working(served, name, machine=machine))
+        found = [(await soon(managers.launch(f"m{number}", greeted))).node for number in range(4)]
+        assert found == ["node-0", "node-2", "node-1", "node-10"]
+
+
+@pytest.mark.parametrize("address", ["elsewhere:7000", "0.0.0.0:7000", "nonsense", ""])
+async def test_a_worker_can_name_no_other_machine(address: str) -> None:
+    dialled: list[str] = []
+
+    async def greet(address: str) -> None:
+        dialled.append(address)
+
+    managers = launcher(expected=1)
+    async with top_server(managers):
+        host = await managers.join("node-0", "machine")
+        starting = asyncio.create_task(managers.launch("m0", greet))
+        await soon(host.outbox.get())
+        host.hear(ManagerReady("m0", address, 1))
+        with pytest.raises(PeerError, match="did not start on the machine of node-0"):
+            await soon(starting)
+    assert not dialled
 
 
 async def test_a_manager_that_is_somebody_else_is_ended() -> None:
@@ -158,7 +224,7 @@ async def test_a_worker_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(hosts, "END_TIMEOUT_S", 0.05)
     managers = launcher(expected=1)
     async with top_server(managers):
-        await managers.join("node-0")
+        await managers.join("node-0", "machine")
         with pytest.raises(PeerError, match="did not start on the machine of node-0"):
             await soon(managers.launch("m0", greeted))
 
@@ -170,20 +236,21 @@ async def test_without_a_worker_the_run_ends_with_a_remedy(monkeypatch: pytest.M
     assert "drop --place-managers" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("name", "run"), [("node-2", "run-1"), ("node-0", "run-2"), ("", "")])
+@pytest.mark.parametrize(("name", "run"), [("node-7", "run-1"), ("node-0", "run-2"), ("", "")])
 async def test_who_is_no_worker_of_the_run_does_not_get_its_key(name: str, run: str) -> None:
     managers = launcher(expected=1, patience_s=0.02)
     async with top_server(managers) as served:
         call = served.channel.stream_stream(HOST)()
         answers, status = await heard(
-            await say(call, [wire.encode(HostMessage(Hosting(name, run))).SerializeToString()], "silence"), SOON_S
+            await say(call, [wire.encode(HostMessage(Hosting(name, run, "machine"))).SerializeToString()], "silence"),
+            SOON_S,
         )
         assert (answers, status) == ([], grpc.StatusCode.PERMISSION_DENIED)
 
 
 WORKER_SAYS = said(
     hosting_pb2.HostMessage,
-    [wire.encode(HostMessage(kind)) for kind in (Hosting("node-0", "run-1"), ManagerReady("m0", "h:1", 1))],
+    [wire.encode(HostMessage(kind)) for kind in (Hosting("node-0", "run-1", "h"), ManagerReady("m0", "h:1", 1))],
     ("node-0", "run-1", "m0", "127.0.0.1:1"),
 )
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgsp.errors import PeerError, not_written
-from fedgsp.files import write_secret
+from fedgsp.files import private, write_secret
 from fedgsp.within import within
-from top_server.placing.base import About, Ended, Placing, Worker, private
+from top_server.placing.base import About, Ended, Placing, Worker
 from top_server.placing.ray.connection import Connection, opened
 from top_server.placing.ray.lines import Line
 from top_server.placing.ray.options import RayOptions

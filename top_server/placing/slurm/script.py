@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgsp import run_module
-from fedgsp.files import write_secret
+from fedgsp.files import private, write_secret
 from fedgsp.settings.files import dump
-from top_server.placing.base import COMMAND, Worker, private
+from top_server.placing.base import COMMAND, Worker
 from top_server.placing.slurm.options import SlurmOptions, resource_flags
 from top_server.placing.workers import NAME, number_of
 

@@ -1,0 +1,110 @@
+"""A worker runs group managers for its top server: they end with the connection, and the next one has new ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedgsp.channels import Channels
+from fedgsp.errors import PeerError
+from fedgsp.settings.run import NodeSettings
+from fedgsp_node import hosting
+from fedgsp_node.hosting import HostedManagers
+from tests.support.fuzzing import soon, until
+from tests.support.serving import Served, serving
+from top_server.managers.hosts import Hosts
+from top_server.managers.servicer import HostingServicer
+from top_server.nodes.callers import Placed
+
+RUN = "run-1"
+#: The start of a template and a manager, on a busy machine.
+START_S = 60.0
+
+
+async def greeted(_: str) -> None:
+    """Whoever it is."""
+
+
+@asynccontextmanager
+async def hosted(folder: Path) -> AsyncIterator[tuple[Hosts, HostedManagers, Channels, Served]]:
+    hosts = Hosts(lambda: 1, bytes(32), lambda _: b"", START_S)
+    async with serving(HostingServicer(hosts, Placed(RUN, {"node-0": None})).add_to) as served, Channels() as channels:
+        settings = NodeSettings(
+            top_server=served.address, peer_listen="127.0.0.1:0", state_dir=folder, host_managers=True
+        )
+        managers = HostedManagers(settings, "node-0", channels, lambda: b"")
+        try:
+            yield hosts, managers, channels, served
+        finally:
+            await managers.close()
+
+
+async def test_managers_end_with_the_worker(tmp_path: Path) -> None:
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        launched = await hosts.launch("m0", greeted)
+        assert psutil.pid_exists(launched.process.pid)
+        await managers.close()
+        assert not psutil.pid_exists(launched.process.pid)
+        await until(lambda: bool(launched.process.over))
+
+
+async def test_a_manager_that_is_asked_to_end_is_told_with_its_exit_code(tmp_path: Path) -> None:
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        launched = await hosts.launch("m0", greeted)
+        await soon(launched.process.end(5.0))
+        assert launched.process.over == "exit code 143"
+        assert not psutil.pid_exists(launched.process.pid)
+
+
+async def test_a_worker_whose_channel_is_closed_connects_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node drops the channel to its top server before it joins anew."""
+    monkeypatch.setattr(hosting, "FIRST_RETRY_S", 0.01)
+    async with hosted(tmp_path) as (hosts, managers, channels, served):
+        await managers.serve(RUN)
+        first = await hosts.launch("m0", greeted)
+        await channels.drop(served.address)
+        await until(lambda: bool(first.process.over))
+        assert (await hosts.launch("m1", greeted)).process.pid != first.process.pid
+        assert not psutil.pid_exists(first.process.pid)
+
+
+async def test_what_a_killed_worker_left_behind_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "managers" / "m7.pem"
+    left.parent.mkdir()
+    left.touch()
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        await hosts.launch("m0", greeted)
+        assert not left.exists()
+
+
+async def test_a_manager_that_cannot_be_started_is_told_and_the_next_one_may_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(hosting, "COMMAND", ["no_such_module"])
+            await managers.serve(RUN)
+            with pytest.raises(PeerError, match="m0 did not start on the machine of node-0"):
+                await hosts.launch("m0", greeted)
+        assert (await hosts.launch("m1", greeted)).node == "node-0"
+
+
+async def test_another_run_has_other_managers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "FIRST_RETRY_S", 0.01)
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        launched = await hosts.launch("m0", greeted)
+        await managers.serve("run-2")  # this top server does not lead it, and refuses
+        await until(lambda: bool(launched.process.over))
+        assert not psutil.pid_exists(launched.process.pid)
+        await managers.serve(RUN)
+        assert (await hosts.launch("m1", greeted)).node == "node-0"
