@@ -19,7 +19,7 @@ from fedgsp.channels import Channels, describe
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import UserError
 from fedgsp.files import private, write_secret
-from fedgsp.identity import TOP_SERVER
+from fedgsp.identity import TOP_SERVER, is_name
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
 from fedgsp.settings.flags import arguments_of
@@ -130,7 +130,9 @@ class _Connection(contextlib.AbstractAsyncContextManager["_Connection"]):
     def do(self, order: StartManager | StopManager | None) -> None:
         """Carries out what the top server asks for."""
         self.heard = True
-        if isinstance(order, StartManager) and order.manager not in self._lives:
+        if isinstance(order, StartManager) and not is_name(order.manager):  # it becomes the name of a file
+            self._says.put_nowait(ManagerEnded(order.manager, "its name is none"))
+        elif isinstance(order, StartManager) and order.manager not in self._lives:
             life = asyncio.create_task(self._live(order), name=f"manager {order.manager}")
             self._lives[order.manager] = life
         elif isinstance(order, StopManager) and order.manager in self._children:

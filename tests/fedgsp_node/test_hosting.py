@@ -98,6 +98,13 @@ async def test_a_manager_that_cannot_be_started_is_told_and_the_next_one_may_sta
         assert (await hosts.launch("m1", greeted)).node == "node-0"
 
 
+async def test_a_manager_has_a_name_that_can_be_one_of_a_file(tmp_path: Path) -> None:
+    async with hosted(tmp_path) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        with pytest.raises(PeerError, match="its name is none"):
+            await hosts.launch("../m0", greeted)
+
+
 async def test_another_run_has_other_managers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "FIRST_RETRY_S", 0.01)
     async with hosted(tmp_path) as (hosts, managers, _, _):
