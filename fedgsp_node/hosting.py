@@ -23,19 +23,16 @@ from fedgsp.identity import TOP_SERVER, is_name
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.managers import ManagerSettings
+from fedgsp.settings.managers import COMMAND, IMPORTS, ManagerSettings
 from fedgsp.settings.run import NodeSettings
 from fedgsp.to_the_end import cancelled_elsewhere, to_the_end
 from fedgsp.v1 import hosting_pb2
+from fedgsp_node.managers import pause_s
 
 logger = logging.getLogger(__name__)
 
-#: What a manager runs, and what its template imports before.
-COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
 #: The standard error of this process, to which its managers write.
 _LOG = 2
-#: The first and the longest pause before the next connection, in seconds.
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 
 
 class HostedManagers:
@@ -66,7 +63,7 @@ class HostedManagers:
 
     async def _serve(self, run_id: str) -> None:
         """One connection to the top server after the other."""
-        retry_s = FIRST_RETRY_S
+        tries = 0
         async with contextlib.aclosing(Template(IMPORTS)) as template:
             while True:
                 connection = _Connection(self._settings, run_id, template)
@@ -76,11 +73,10 @@ class HostedManagers:
                     why = str(error)
                 except grpc.aio.AioRpcError as error:
                     why = describe(error)
-                if connection.heard:
-                    retry_s = FIRST_RETRY_S
-                logger.info("no managers are run here for a moment: %s; next try in %.1f s", why, retry_s)
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                tries = 0 if connection.heard else tries + 1
+                seconds = pause_s(tries)
+                logger.info("no managers are run here for a moment: %s; next try in %.1f s", why, seconds)
+                await asyncio.sleep(seconds)
 
     async def _connected(self, connection: _Connection, run_id: str) -> str:
         """One connection, to its end; returns why it ended. Raises UserError, OSError or AioRpcError."""

@@ -39,7 +39,7 @@ def is_gone(tries: int, joined: bool) -> bool:
 
 def pause_s(tries: int) -> float:
     """The pause after so many failed attempts in a row."""
-    return min(FIRST_RETRY_S * 2.0**tries, LONGEST_RETRY_S)
+    return min(FIRST_RETRY_S * 2.0 ** min(tries, 10), LONGEST_RETRY_S)  # a link may be cut for thousands of tries
 
 
 @dataclass(slots=True, eq=False)

@@ -283,12 +283,12 @@ class _Node:
         join = stream(channel, "/fedgsp.v1.MembershipService/Join", membership_pb2.TopServerMessage)
         ended = asyncio.Event()
         key, asked, ticket = None, secrets.token_hex(16), b""
-        if self._settings.tls_files is None and not self._settings.insecure:
+        if self._shows_key:
             key = local_key.found(self._settings.top_server)
             if key is None:
                 why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
                 return False, f"{why}; otherwise {local_key.REMEDY}"
-            ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
+            ticket = self._ticket(key, asked)
         said: asyncio.Queue[Hello] = asyncio.Queue()
         said.put_nowait(self._hello)
         call = join(self._outgoing(said, ended), metadata=shown(ticket, self._process))
@@ -348,11 +348,17 @@ class _Node:
             call.cancel()
 
     def _join_ticket(self) -> bytes:
-        """Shows without TLS that this process is one of the same user; empty if nothing has to be shown."""
-        if self._settings.tls_files is not None or self._settings.insecure:
-            return b""
-        key = local_key.found(self._settings.top_server)
-        return issue(key, Ticket(Verb.JOIN, secrets.token_hex(16), node(self._name))) if key else b""
+        """The ticket of a further connection to the top server; empty if nothing has to be shown."""
+        key = local_key.found(self._settings.top_server) if self._shows_key else None
+        return self._ticket(key, secrets.token_hex(16)) if key else b""
+
+    @property
+    def _shows_key(self) -> bool:
+        """Whether this process must show that it is one of the same user: it has no TLS."""
+        return self._settings.tls_files is None and not self._settings.insecure
+
+    def _ticket(self, key: bytes, asked: str) -> bytes:
+        return issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
 
     async def _outgoing(
         self, said: asyncio.Queue[Hello], ended: asyncio.Event

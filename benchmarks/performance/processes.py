@@ -19,8 +19,8 @@ from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import MIB, joined
 from fedgsp.children import Template, ready_line, stop
+from fedgsp.settings.managers import COMMAND, IMPORTS
 from fedgsp.tickets import KEY_BYTES
-from top_server.managers.here import COMMAND, IMPORTS
 
 CLIENTS = 100
 WRITERS_NODES = 4

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from fedgsp.settings.connections import PeerSettings
 from fedgsp.settings.fields import setting
 
+#: What a manager runs, and what its template imports before.
+COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings(PeerSettings):

@@ -13,6 +13,7 @@ from fedgsp.channels import Channels
 from fedgsp.errors import PeerError
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node import hosting
+from fedgsp_node import managers as managers_module
 from fedgsp_node.hosting import HostedManagers
 from tests.support.fuzzing import soon, until
 from tests.support.serving import Served, serving
@@ -66,7 +67,7 @@ async def test_a_worker_whose_channel_is_closed_connects_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node drops the channel to its top server before it joins anew."""
-    monkeypatch.setattr(hosting, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(managers_module, "FIRST_RETRY_S", 0.01)
     async with hosted(tmp_path) as (hosts, managers, channels, served):
         await managers.serve(RUN)
         first = await hosts.launch("m0", greeted)
@@ -106,7 +107,7 @@ async def test_a_manager_has_a_name_that_can_be_one_of_a_file(tmp_path: Path) ->
 
 
 async def test_another_run_has_other_managers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(managers_module, "FIRST_RETRY_S", 0.01)
     async with hosted(tmp_path) as (hosts, managers, _, _):
         await managers.serve(RUN)
         launched = await hosts.launch("m0", greeted)
@@ -115,3 +116,8 @@ async def test_another_run_has_other_managers(tmp_path: Path, monkeypatch: pytes
         assert not psutil.pid_exists(launched.process.pid)
         await managers.serve(RUN)
         assert (await hosts.launch("m1", greeted)).node == "node-0"
+
+
+def test_the_pause_between_connections_grows_to_its_longest_and_stays_there() -> None:
+    pauses = [managers_module.pause_s(tries) for tries in (0, 1, 2, 5, 1024, 1_000_000)]
+    assert pauses == [0.2, 0.4, 0.8, 5.0, 5.0, 5.0]

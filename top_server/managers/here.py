@@ -11,10 +11,9 @@ from pathlib import Path
 from fedgsp.addresses import split_address
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import PeerError, RunError
+from fedgsp.settings.managers import COMMAND, IMPORTS
 from top_server.managers.launching import Greet, Launched
 
-#: What a manager runs, and what its template imports before.
-COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
 #: Managers that start at the same time. A start keeps one core busy, and hardly waits for anything else: more managers
 #: at the same time would only slow each other down, until none is ready within its deadline.
 SPAWN_AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
