@@ -17,13 +17,13 @@ from fedgsp.messages import (
     SourceKind,
     Start,
 )
-from fedgsp.model_store import ModelStore
 from fedgsp.programs import PROGRAMS
 from fedgsp.tickets import Issuer
 from group_manager.ledger import Ledger, Origin
 from group_manager.members import Members
 from group_manager.models import Models
 from group_manager.orders import Orders, Reports
+from group_manager.shelves import Shelf
 from group_manager.tickets import Tickets
 
 
@@ -38,7 +38,7 @@ class Group:
         self,
         request: RunGroupRequest,
         members: Members,
-        store: ModelStore,
+        shelf: Shelf,
         channels: Channels,
         manager: Source,
         issuer: Issuer,
@@ -53,7 +53,7 @@ class Group:
         tickets = Tickets(issuer, manager.name, request)
         self.orders = Orders(request, members, self.ledger, tickets)
         self.manager = manager
-        self.models = Models(request, self.ledger, self.orders, self.reports, store, channels, tickets)
+        self.models = Models(request, self.ledger, self.orders, self.reports, shelf, channels, tickets)
 
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""

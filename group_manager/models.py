@@ -22,12 +22,12 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_service import fetch
-from fedgsp.model_store import ModelStore
 from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders, Reports
 from group_manager.sessions import Outcome
+from group_manager.shelves import Shelf
 from group_manager.tickets import Tickets
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.
@@ -44,7 +44,7 @@ class Models:
     _ledger: Ledger
     _orders: Orders
     _reports: Reports
-    _store: ModelStore
+    _store: Shelf
     _channels: Channels
     _tickets: Tickets
     #: By model id: where an upload goes that is not for the store.
@@ -75,9 +75,12 @@ class Models:
         task = record.fetch
         if task is None:
             if model_id in self._store:
+                if self._store.join(model_id):
+                    self._ledger.copy(model_id, Copy.HERE)
                 return
             if record.wrong is not None:
                 return self._store.fail(model_id, record.wrong)
+            self._store.expect(model_id)
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
             self._ledger.copy(model_id, Copy.COMING, task)
         await asyncio.shield(task)
@@ -173,6 +176,7 @@ class Models:
         for task in fetches:
             task.cancel()
         self._store.release(forget)
+        self._store.close()
 
     # --- fetching
 

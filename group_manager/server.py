@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import grpc.aio
 
@@ -44,12 +44,13 @@ from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, require
 from group_manager.group import Group
 from group_manager.ledger import Origin
 from group_manager.members import Members
 from group_manager.requests import refusal
 from group_manager.sessions import Session
+from group_manager.shelves import Shelves
 
 logger = logging.getLogger(__name__)
 
@@ -133,14 +134,18 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     ) -> None:
         self._members = members
         self._store = store
+        self._shelves = Shelves(store)
         self._channels = channels
         self._me = me
         self._issuer = issuer
         self._door = door
         self._revoked = revoked or Revocations()
         self._groups: list[Group] = []
-        #: Bytes of the largest model that this manager takes from a node.
-        self.max_model_bytes = 0
+
+    @property
+    def max_model_bytes(self) -> int:
+        """Bytes of the largest model that this manager takes from a node now."""
+        return max((group.request.max_model_bytes for group in self._groups), default=0)
 
     async def start_of(self, model_id: str) -> Weights | None:
         """The start of the group of a model, as a base to code that model against; it may be on its nodes, too.
@@ -161,14 +166,26 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 
         Raises WeightsError if it is not here and no group knows it.
         """
-        for group in self._groups:
-            if group.ledger.provides(model_id):
-                if model_id not in self._store:
-                    group.models.by_way_of_here(model_id)
-                return await group.models.wanted(model_id)
-        if model_id in self._store:
-            return
-        raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group of this manager knows model {model_id!r}")
+        tried: set[Group] = set()
+        while group := self._provider(model_id, tried):
+            tried.add(group)
+            if model_id not in self._store:
+                group.models.by_way_of_here(model_id)
+            with ended_elsewhere():
+                await group.models.wanted(model_id)
+            if group in self._groups:
+                return
+            # It has ended meanwhile and let the model go, and the caller may be of another group that has it.
+        require(
+            model_id in self._store,
+            FailureCode.NO_SUCH_MODEL,
+            f"no group of this manager knows model {model_id!r}",
+        )
+
+    def _provider(self, model_id: str, tried: Collection[Group]) -> Group | None:
+        """A group that knows from where to get a model, and was not tried."""
+        groups = (group for group in self._groups if group not in tried)
+        return next((group for group in groups if group.ledger.provides(model_id)), None)
 
     def served(self, model_id: str, reader: Caller, size: int) -> None:
         """Tells the top server that a model of a running group was given to another process."""
@@ -194,11 +211,11 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         asked = wire.decode(RunGroupRequest, request)
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
-        self.max_model_bytes = asked.max_model_bytes
         self._door.play(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
-        group = Group(present, self._members, self._store, self._channels, self._me, self._issuer, events.put_nowait)
+        shelf = self._shelves.add()
+        group = Group(present, self._members, shelf, self._channels, self._me, self._issuer, events.put_nowait)
         self._groups.append(group)
         running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
@@ -255,6 +272,17 @@ async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
     events.put_nowait(GroupEvent(outcome))
+
+
+@contextmanager
+def ended_elsewhere() -> Iterator[None]:
+    """Lets a cancellation pass over that is not one of this task: what it waited for was called off."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
 
 
 def _give_back_memory() -> None:

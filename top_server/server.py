@@ -43,7 +43,6 @@ from top_server.grouping_service import assign
 from top_server.groups import initial
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
-from top_server.managers import ports as manager_ports
 from top_server.managers.here import LauncherHere, launching_here
 from top_server.managers.launching import Launcher
 from top_server.managers.pool import manager_pool
@@ -191,9 +190,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 for line in told_validation(config, membership.clients.values()):
                     logger.info(line)
             await probed.give_way(lambda: managers.addresses)
-            if resumed:
-                manager_ports.check(config, scheme, len(membership.clients))
-            else:
+            if not resumed:
                 config, scheme = settle(config, len(membership.clients), directory, journal)
             check_task(config, scheme, lacked_by_all(membership.hellos))
             context = RunContext(

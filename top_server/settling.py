@@ -3,7 +3,6 @@
 from fedgsp.settings.run import RunConfig
 from top_server.choosing import choose
 from top_server.fitted import fitted, in_words
-from top_server.managers import ports
 from top_server.outlook import doubts, outlook
 from top_server.record.directory import RunDirectory, write_config
 from top_server.record.events.run import GroupsDoubted, GroupsExpected, SettingsChosen
@@ -14,15 +13,14 @@ from top_server.schemes import Scheme
 def settle(config: RunConfig, clients: int, directory: RunDirectory, journal: Journal) -> tuple[RunConfig, Scheme]:
     """The settings with a value for each open one, and the scheme; both are recorded, and told in words.
 
-    Clients that join later change no setting: else the record of the run would not repeat it. Raises ConfigError if
-    the run needs more ports than there are, RunError if the settings cannot be written.
+    Clients that join later change no setting: else the record of the run would not repeat it. Raises RunError if the
+    settings cannot be written.
     """
     choice = fitted(config, choose(config), clients)
     if choice.config != config:
         write_config(directory, choice.config)
     settled = choice.config
     scheme = choose(settled)
-    ports.check(settled, scheme, clients)
     if choice.chosen:
         journal.record(SettingsChosen(clients=clients, settings="; ".join(in_words(choice.chosen))))
     journal.record(GroupsExpected(clients=clients, outlook=outlook(settled, scheme, clients)))

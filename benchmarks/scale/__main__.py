@@ -117,9 +117,10 @@ def groups_of(events: Sequence[Event]) -> list[list[int]]:
 
 
 def managers_of(events: Sequence[Event], case: Case) -> list[int]:
-    """The machine of the manager of each group: groups get managers in the order of their starts."""
+    """The machine of the manager of each group: groups are dealt over managers in the order of their starts."""
     spawned = [event for event in events if event["event"] == "manager_spawned"]
-    return [1 + number_of(one["node"]) % case.machines if "node" in one else HUB for one in spawned][: case.groups]
+    machines = [1 + number_of(one["node"]) % case.machines if "node" in one else HUB for one in spawned]
+    return [machines[group % len(machines)] for group in range(case.groups)]
 
 
 def hops(events: Sequence[Event], layout: Layout) -> dict[str, float]:

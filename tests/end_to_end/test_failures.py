@@ -19,6 +19,7 @@ from fedgsp_node.worker import Worker
 from tests.support import cluster
 from tests.support.cluster import play
 from tests.support.managers_here import managers_here
+from tests.support.ports import free_ports, range_of
 from tests.support.reference import Reference, assert_same_bits
 from top_server.record.journal import Line
 from top_server.record.model_files import load
@@ -195,13 +196,13 @@ async def test_an_accuracy_of_only_some_clients_is_not_reported(tmp_path: Path) 
     assert "the labels are sealed" in reasons[0]
 
 
-async def test_too_few_manager_ports_for_a_later_round_are_told_before_the_first(tmp_path: Path) -> None:
-    config = settings(tmp_path, rounds=5, sampling_rate=0.5, manager_ports="7190-7190")
-    with pytest.raises(ExceptionGroup) as caught:
-        await play(config, nodes(EIGHT))
-    messages = " ".join(str(error) for error in caught.value.exceptions)
-    assert "comes to 4 group managers, but --manager-ports has 1 ports" in messages
-    assert not (tmp_path / "run" / "history.jsonl").read_text()
+async def test_groups_share_the_managers_that_ports_are_enough_for(tmp_path: Path) -> None:
+    with free_ports(1) as held:
+        port = range_of(held)[0]
+    run = await play(settings(tmp_path, manager_ports=f"{port}-{port}"), nodes(range(4), range(4, 8)))
+    expected = Reference(load_task("digits", TASK), EIGHT, rounds=2, beta=2, sampling_rate=1.0).play_fedgsp()
+    assert_same_bits(run.model(2), expected[1])
+    assert len(run.of_kind("manager_spawned")) == 1
 
 
 @HERE

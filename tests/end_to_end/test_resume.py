@@ -15,7 +15,6 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
-from tests.support.ports import free_ports, range_of
 from tests.support.processes import assert_gone, node, resumed, top_server
 from top_server import audit
 from top_server.record.directory import RunDirectory
@@ -122,22 +121,6 @@ async def test_nodes_wait_for_a_run_to_be_resumed(
     told = [any("the run may be resumed" in line for line in process.lines) for process in started]
     assert all(told) is not killed
     assert_same_models(tmp_path / "b", undisturbed.directory.path)
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-async def test_a_run_that_came_to_more_groups_than_there_are_ports_goes_on_with_more(tmp_path: Path) -> None:
-    flags = ["--scheme", "independent", "--grouping", "fixed", "--grouping-option", "groups=0,1/2,3", "--rounds", "2"]
-    flags += ["--local-nodes", "1", "--clients", "4", "--task-option", "clients=4"]
-    with free_ports(2) as held:
-        ports = range_of(held)
-    async with top_server(tmp_path, *flags, "--manager-ports", f"{ports[0]}-{ports[0]}") as server:
-        assert await server.ended() == 6
-    assert "needs 2 group managers but --manager-ports has 1 ports" in server.errors
-    assert "--manager-ports has 1 ports, and 4 clients may come to 2 group managers" in server.errors
-    more = ("--manager-ports", f"{ports[0]}-{ports[-1]}")
-    async with resumed(tmp_path / "run", *more) as server:
-        assert await server.ended() == 0, server.errors
 
 
 def assert_same_models(directory: Path, other: Path) -> None:

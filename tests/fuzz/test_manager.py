@@ -43,6 +43,7 @@ from fedgsp.v1 import order_pb2
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
+from group_manager.shelves import Shelves
 from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER
 from tests.support.fuzzing import (
@@ -174,7 +175,15 @@ async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:
 async def test_what_no_node_is_known_to_have_cannot_be_collected() -> None:
     m = Members()
     async with Channels() as to:
-        group = Group(request("relay"), m, ModelStore(), to, Source(SourceKind.MANAGER, "m0"), ISSUER, lambda _: None)
+        group = Group(
+            request("relay"),
+            m,
+            Shelves(ModelStore()).add(),
+            to,
+            Source(SourceKind.MANAGER, "m0"),
+            ISSUER,
+            lambda _: None,
+        )
         found = await soon(group.models.collect("unheard of"))
     assert isinstance(found, Failure)
     assert found.code is FailureCode.NO_SUCH_MODEL
@@ -184,7 +193,7 @@ async def test_what_a_node_only_says_that_it_sent_is_not_waited_for() -> None:
     said_so = wire.encode(NodeReport(Done(KEY, None)))
     async with unharmed(), manager() as m, parrot(m, "n1", [said_so]):
         asked, me = request("relay"), Source(SourceKind.MANAGER, "m0")
-        group = Group(asked, m.members, m.store, m.groups._channels, me, ISSUER, lambda _: None)
+        group = Group(asked, m.members, Shelves(m.store).add(), m.groups._channels, me, ISSUER, lambda _: None)
         group.orders.submit(asked.members[1], group.orders.key("train", 0), TRAIN)
         found = await soon(group.models.collect("made"))
         group.close("")

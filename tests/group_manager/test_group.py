@@ -21,6 +21,7 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from group_manager.group import Group
+from group_manager.shelves import Shelves
 from tests.support.callers import ISSUER
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, scene
@@ -31,7 +32,7 @@ MEMBERS = hosted(n1=[0])
 
 def group_of(play: Scene, events: list[GroupEvent], **changes: Any) -> Group:
     request = dataclasses.replace(play.request(MEMBERS, "relay"), **changes)
-    return Group(request, play.members, play.store, play.channels, MANAGER, ISSUER, events.append)
+    return Group(request, play.members, Shelves(play.store).add(), play.channels, MANAGER, ISSUER, events.append)
 
 
 async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:

@@ -37,15 +37,15 @@ class _InThisProcess:
 
 class _Launcher:
     at_once = 1
+    #: Groups share managers here, so that most tests of runs show that they may.
+    enough = 2
+    most = None
 
     def __init__(self, stack: AsyncExitStack, issuer: Issuer, run_id: str, wire: str) -> None:
         self._stack = stack
         self._issuer = issuer
         self._run_id = run_id
         self._wire = wire
-
-    def check(self, managers: int) -> None:
-        """Any number is possible."""
 
     async def launch(self, name: str, greet: Greet) -> Launched:
         served = serving(ManagerSettings(name=name, run=self._run_id, wire=self._wire), self._issuer)

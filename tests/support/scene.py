@@ -37,6 +37,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
+from group_manager.shelves import Shelves
 from tests.support.callers import ISSUER
 from tests.support.clock import Clock
 from tests.support.faults import Faults
@@ -128,7 +129,9 @@ class Scene:
 
     async def run_request(self, request: RunGroupRequest) -> GroupResult | Failure:
         """The same with the request as the top server would send it; its nodes are attached."""
-        self.group = Group(request, self.members, self.store, self.channels, MANAGER, ISSUER, self._tell)
+        self.group = Group(
+            request, self.members, Shelves(self.store).add(), self.channels, MANAGER, ISSUER, self._tell
+        )
         result_id = ""
         try:
             outcome = await PROGRAMS[request.program].load()(self.group)

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from fedgsp.addresses import split_address
 from fedgsp.children import Child, Template, ready_line, stop
-from fedgsp.errors import PeerError, RunError
+from fedgsp.errors import PeerError
 from fedgsp.settings.managers import COMMAND, IMPORTS
 from top_server.managers.launching import Greet, Launched
 
 #: Managers that start at the same time. A start keeps one core busy, and hardly waits for anything else: more managers
 #: at the same time would only slow each other down, until none is ready within its deadline.
 SPAWN_AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
+#: Managers for any number of groups. A manager hardly uses a processor while its groups train, and keeps some 45 MiB.
+ENOUGH = max(4, 2 * (os.cpu_count() or 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +62,15 @@ class LauncherHere:
         """One at a time if they share a range of ports: two could try the same one."""
         return SPAWN_AT_ONCE if self._ports is None else 1
 
-    def check(self, managers: int) -> None:
-        """Raises RunError if there are not enough ports."""
-        if self._ports is not None and managers > len(self._ports):
-            raise RunError(
-                f"the round needs {managers} group managers but --manager-ports has {len(self._ports)} ports",
-                "widen --manager-ports, which --resume takes too",
-            )
+    @property
+    def enough(self) -> int:
+        """Managers share the processors of this machine."""
+        return ENOUGH if self._ports is None else min(ENOUGH, len(self._ports))
+
+    @property
+    def most(self) -> int | None:
+        """Each has a port of the range."""
+        return len(self._ports) if self._ports is not None else None
 
     async def launch(self, name: str, greet: Greet) -> Launched:
         """Starts a manager; raises UserError."""

@@ -130,8 +130,15 @@ class Hosts:
         """Some for each worker."""
         return AT_ONCE_ON_A_MACHINE * max(1, len(self._hosts), self._expected())
 
-    def check(self, managers: int) -> None:
-        """Any number of managers can run."""
+    @property
+    def enough(self) -> int:
+        """One for each worker."""
+        return max(1, len(self._hosts), self._expected())
+
+    @property
+    def most(self) -> int | None:
+        """Each takes any free port."""
+        return None
 
     async def join(self, node: str, machine: str) -> Host:
         """A worker has connected; an older connection of the same worker has ended."""

@@ -47,8 +47,13 @@ class Launcher(Protocol):
     def at_once(self) -> int:
         """How many managers may start at the same time."""
 
-    def check(self, managers: int) -> None:
-        """Raises RunError if so many managers cannot run at the same time."""
+    @property
+    def enough(self) -> int:
+        """How many managers are enough for any number of groups: more would gain nothing."""
+
+    @property
+    def most(self) -> int | None:
+        """How many managers can run at the same time; None for any number."""
 
     async def launch(self, name: str, greet: Greet) -> Launched:
         """Starts a manager and greets it; raises UserError, and leaves no process behind then."""

@@ -1,4 +1,7 @@
-"""Group managers as processes: started when a round has more groups, reused while alive, replaced when dead."""
+"""Group managers as processes: started when a round has more groups, reused while alive, replaced when dead.
+
+A manager leads several groups at the same time if a round has more groups than managers are useful for.
+"""
 
 import asyncio
 import functools
@@ -45,6 +48,9 @@ class ManagerPool:
     _prefix: str = ""
     _managers: list[Manager] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+    #: Held while a manager takes the place of another one: so many run as there are.
+    _replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Enrolments that are not good any more.
     _revoked: list[str] = field(default_factory=list)
 
@@ -53,14 +59,20 @@ class ManagerPool:
         """Where nodes dial the managers that run now."""
         return [manager.address for manager in self._managers if not manager.process.over]
 
-    async def ensure(self, count: int) -> list[Manager]:
-        """Returns `count` live managers and starts those that are missing; raises UserError if one cannot start."""
+    async def ensure(self, groups: int) -> list[Manager]:
+        """Returns a manager for each of so many groups; several groups may have the same one.
+
+        Starts those that are missing, and raises UserError if one cannot start.
+        """
         for dead in [manager for manager in self._managers if manager.process.over]:
             await self.discard(dead)
-        self._launcher.check(count)
+        for spare in self._managers[self._launcher.enough :]:  # which once took the groups of a lost one
+            self._managers.remove(spare)
+            await self._end(spare, STOP_GRACE_S)
+        count = min(groups, self._launcher.enough)
         if (missing := count - len(self._managers)) > 0:
             await self._start(missing)
-        return self._managers[:count]
+        return [self._managers[number % count] for number in range(groups)]
 
     async def _start(self, missing: int) -> None:
         """Adds managers to the pool; after a failure no further one starts, and those that run stay in the pool."""
@@ -82,9 +94,16 @@ class ManagerPool:
             raise failures[0]
 
     async def replace(self, lost: Manager) -> Manager:
-        """Returns a new manager in place of a lost one; raises UserError if it cannot be started."""
+        """Returns a manager for one group of a lost one; raises UserError if none can be started.
+
+        Each group gets a new one of its own, so that a group at which managers die takes no other group along. Only if
+        no further manager can run, the group goes to one that has others.
+        """
         await self.discard(lost)
-        return await self._spawn(1, itertools.count(1))
+        async with self._replacing:
+            if self._managers and len(self._managers) == self._launcher.most:
+                return self._managers[next(self._turns) % len(self._managers)]
+            return await self._spawn(1, itertools.count(1))
 
     async def discard(self, manager: Manager) -> None:
         """Removes a manager that does not answer or has ended; the next `ensure` starts another one."""
@@ -93,8 +112,11 @@ class ManagerPool:
             self._recorder.record(
                 ManagerLost(manager=manager.name, reason=manager.process.over or "it did not answer")
             )
-            await manager.process.end(DISCARD_GRACE_S)
-            await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
+            await self._end(manager, DISCARD_GRACE_S)
+
+    async def _end(self, manager: Manager, grace_s: float) -> None:
+        await manager.process.end(grace_s)
+        await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
 
     async def revoke(self, enrolments: Collection[str]) -> None:
         """Tells all managers which enrolments are not good any more. A manager that does not hear it is removed."""

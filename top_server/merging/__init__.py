@@ -16,7 +16,7 @@ from top_server.merging.one_model import (
 from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
 from top_server.merging.several_models import Centres, Clusters, ModelPerGroup, SoftClusters, SoftOptions
 
-__all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
+__all__ = ["MERGES", "MergeSettings", "Merging"]
 
 _BUILT_IN = {
     "mean": Part(
@@ -81,8 +81,3 @@ _BUILT_IN = {
 }
 
 MERGES: Parts[Part] = Parts("merge", _BUILT_IN, Part)
-
-
-def share_a_manager(name: str) -> bool:
-    """Whether all clients that train alone can share one group manager; otherwise each of them needs one."""
-    return getattr(MERGES[name].load(), "alone", None) is not None

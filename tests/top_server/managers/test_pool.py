@@ -14,7 +14,7 @@ import pytest
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.children import Child, Template
-from fedgsp.errors import PeerError, RunError, UserError
+from fedgsp.errors import PeerError, UserError
 from fedgsp.messages import Failure, FailureCode, RelayMode, RunGroupRequest
 from tests.support.callers import ISSUER
 from tests.support.execute import python
@@ -98,6 +98,44 @@ async def test_a_manager_that_starts_during_a_revocation_knows_it(
         await managers.revoke(["urn:1"])
         await managers.ensure(1)
         assert told == [["urn:1"], ["urn:1", "urn:2"]]
+
+
+async def test_groups_share_managers_where_more_would_gain_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "ENOUGH", 2)
+    async with pool(tmp_path) as (managers, _):
+        found = await managers.ensure(5)
+        assert len({manager.name for manager in found}) == 2
+        assert found[0] is found[2] is found[4]
+        assert found[1] is found[3]
+
+
+async def test_each_group_of_a_lost_manager_gets_one_of_its_own_and_spare_ones_end_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "ENOUGH", 1)
+    async with pool(tmp_path) as (managers, recorder):
+        (lost, _, same) = await managers.ensure(3)
+        assert lost is same
+        await kill(lost)
+        others = await asyncio.gather(*(managers.replace(lost) for _ in range(3)))
+        assert len({manager.name for manager in (lost, *others)}) == 4
+        assert len(recorder.of_kind("manager_lost")) == 1
+        assert set(await managers.ensure(3)) == {others[0]}
+        assert [bool(manager.process.over) for manager in others] == [False, True, True]
+        assert len(recorder.of_kind("manager_lost")) == 1  # the spare ones were not lost
+
+
+async def test_a_group_of_a_lost_manager_goes_to_another_one_if_there_is_no_further_port(tmp_path: Path) -> None:
+    with free_ports(2) as held:
+        ports = range_of(held)
+    async with pool(tmp_path, ports=ports) as (managers, _):
+        lost, other = await managers.ensure(2)
+        await kill(lost)
+        found = await asyncio.gather(*(managers.replace(lost) for _ in range(3)))
+        assert len(set(found)) == 2
+        assert other in found
 
 
 async def test_a_dead_manager_is_replaced(tmp_path: Path) -> None:
@@ -240,16 +278,6 @@ async def test_a_start_that_is_called_off_leaves_no_process_behind(
             await task
     assert started
     assert not any(runs(process.pid) for process in started)
-
-
-async def test_more_managers_than_ports_are_refused_before_any_is_started(
-    tmp_path: Path, started: list[Child]
-) -> None:
-    async with pool(tmp_path, ports=range(7000, 7002)) as (managers, _):
-        with pytest.raises(RunError, match="needs 3 group managers but --manager-ports has 2 ports") as caught:
-            await managers.ensure(3)
-    assert "widen --manager-ports, which --resume takes too" in caught.value.remedy
-    assert started == []
 
 
 async def test_every_port_of_the_range_is_tried(

@@ -88,7 +88,7 @@ class ClientLeftOut(Event):
 
 
 class ManagersStarting(Event):
-    """The round has more groups than there are group managers, so the top server starts more of them."""
+    """The round has more groups than there are group managers for, so the top server starts more of them."""
 
     managers: int = told("number of managers that start")
 
