@@ -21,6 +21,7 @@ from fedgsp.messages import (
     Failed,
     Failure,
     FailureCode,
+    Fetched,
     NodeReport,
     Order,
     OrderKey,
@@ -228,8 +229,11 @@ class Attachment:
             self._log.trained(key, order.client, result)
             receipt = self._receipts.answer(self._attached, key, order, result)
 
+        def came(digest: bytes) -> None:
+            self._report(Fetched(key, digest))
+
         try:
-            result = await self._worker.carry_out(order, self._upload, trained)
+            result = await self._worker.carry_out(order, self._upload, trained, came)
             if not isinstance(order.work, Train):
                 receipt = self._receipts.answer(self._attached, key, order, result)
             # A report that cannot be encoded fails this order, not the stream.
@@ -258,7 +262,7 @@ class Attachment:
         report: order_pb2.NodeReport = wire.encode(NodeReport(Failed(key, failure)))
         return report
 
-    def _report(self, kind: Attached | Progress) -> None:
+    def _report(self, kind: Attached | Fetched | Progress) -> None:
         self._send(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:

@@ -8,7 +8,19 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from fedgsp.errors import UserError
-from fedgsp.messages import Failure, FailureCode, ModelRef, Order, OrderKey, Start, Train, Trained, TrainingSettings
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    ModelRef,
+    Order,
+    OrderKey,
+    Source,
+    SourceKind,
+    Start,
+    Train,
+    Trained,
+    TrainingSettings,
+)
 from fedgsp.model_store import ModelStore
 from fedgsp.optimizers import KEPT
 from fedgsp.to_the_end import to_the_end
@@ -31,6 +43,8 @@ logger = logging.getLogger(__name__)
 Uploader = Callable[[str, Weights, bytes, str], Awaitable[None]]
 #: Is told of a training that is done, before its result is uploaded.
 Done = Callable[[Trained], None]
+#: Is told the digest of a start that came from another node.
+Came = Callable[[bytes], None]
 
 
 @contextlib.contextmanager
@@ -57,6 +71,18 @@ async def _ready(found: Published) -> Published:
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begun:
+    """The start of a training, and how it came."""
+
+    weights: Weights
+    source: Source
+    #: Fetched for this order.
+    bytes: int
+    #: Whether nobody else has these weights, so that the training may change them.
+    in_place: bool
+
+
 class Trainer:
     """Trains the clients of a node. Results that may be published only once are handed out again."""
 
@@ -69,18 +95,26 @@ class Trainer:
         self._once = Once(clients.personal, clients.tensors)
 
     async def carry_out(
-        self, order: Order, work: Train, upload: Uploader, before_training: Callable[[], None], done: Done
+        self,
+        order: Order,
+        work: Train,
+        upload: Uploader,
+        before_training: Callable[[], None],
+        done: Done,
+        start_came: Came = lambda _: None,
     ) -> Trained:
         """The report on a training; raises OrderError or WeightsError with the reason if there is none.
 
-        Calls `before_training` once the start has been fetched, and `done` when the result is published.
+        Calls `before_training` once the start has been fetched, before that `start_came` if another node had it, and
+        `done` when the result is published.
         """
         with promised(self._store, work.produces):
             key, start, settings = _checked(order, work)
             steps, client = Steps(work), order.client
             found = None if steps.repeatable else await self._slot.run(lambda _: self._once.find(client, key, work))
             if found is None:
-                learned, figures = await self._learn(client, key, work, start, settings, steps, before_training)
+                begun = await self._begin(start, steps, before_training, start_came)
+                learned, figures = await self._learn(client, key, work, start, settings, begun)
                 making = self._made(client, key, work, start, steps, learned, figures)
             else:
                 logger.info("round=%d client=%d gets its published result again", key.round, client)
@@ -131,20 +165,19 @@ class Trainer:
         done(report)
         return found, report
 
-    async def _learn(
-        self,
-        client: int,
-        key: OrderKey,
-        work: Train,
-        start: Start,
-        settings: TrainingSettings,
-        steps: Steps,
-        before_training: Callable[[], None],
-    ) -> tuple[Learned, Trained]:
-        """Fetches the start and trains from it; returns a report as well."""
+    async def _begin(self, start: Start, steps: Steps, before_training: Callable[[], None], start_came: Came) -> Begun:
+        """Fetches the start of a training."""
         weights, source, size = await self._fetcher.get(start, to_change=not steps.needs_start)
-        in_place, came = self._fetcher.given_away(weights), weights.known_digest
+        if source.kind is SourceKind.NODE and weights.known_digest:
+            start_came(weights.known_digest)
         before_training()
+        return Begun(weights, source, size, self._fetcher.given_away(weights))
+
+    async def _learn(
+        self, client: int, key: OrderKey, work: Train, start: Start, settings: TrainingSettings, begun: Begun
+    ) -> tuple[Learned, Trained]:
+        """Trains from the start; returns a report as well."""
+        weights, in_place, came = begun.weights, begun.in_place, begun.weights.known_digest
         # The order takes the slot only now: while it waited for weights, it must not block the orders that make them.
         learned = await self._slot.run(
             lambda control: self._clients.train(client, weights, settings, key.round, control, in_place)
@@ -159,8 +192,8 @@ class Trainer:
             samples=self._clients.train_samples(client),
             loss=learned.loss,
             seconds=learned.seconds,
-            source=source,
-            bytes=size,
+            source=begun.source,
+            bytes=begun.bytes,
             steps=learned.steps,
             keeps=keeps,
             afresh=keeps and learned.afresh,

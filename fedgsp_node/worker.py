@@ -40,7 +40,7 @@ from fedgsp_node.hosted_data import TEST, TRAIN, VALIDATION
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
-from fedgsp_node.trainer import Done, Trainer, Uploader, promised, publish
+from fedgsp_node.trainer import Came, Done, Trainer, Uploader, promised, publish
 
 
 class Worker:
@@ -103,19 +103,23 @@ class Worker:
         self._chunks_gone += 1
 
     async def carry_out(
-        self, order: Order, upload: Uploader, trained: Done = lambda _: None
+        self, order: Order, upload: Uploader, trained: Done = lambda _: None, start_came: Came = lambda _: None
     ) -> Result | Recalled | None:
         """The result of an order, None for orders without one; raises OrderError or WeightsError with the reason.
 
-        `trained` is told of the result of a training before it is uploaded.
+        `trained` is told of the result of a training before it is uploaded. `start_came` is told the digest of its
+        start if another node had it.
         """
         with promised(self._store, getattr(order.work, "produces", "")), self.guard.passing(order):
-            return await self._carry_out(order, upload, trained)
+            return await self._carry_out(order, upload, trained, start_came)
 
-    async def _carry_out(self, order: Order, upload: Uploader, trained: Done) -> Result | Recalled | None:
+    async def _carry_out(
+        self, order: Order, upload: Uploader, trained: Done, start_came: Came
+    ) -> Result | Recalled | None:
         match order.work:
             case Train():
-                return await self._trainer.carry_out(order, order.work, upload, self._discriminating.forget, trained)
+                forget = self._discriminating.forget
+                return await self._trainer.carry_out(order, order.work, upload, forget, trained, start_came)
             case Evaluate():
                 return await self._evaluate(order, order.work)
             case Discriminate():

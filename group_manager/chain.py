@@ -47,6 +47,7 @@ class Hop:
     state: HopState = HopState.WAITING
     model_id: str = ""  # of its result; another one for every declaration
     digest: bytes = b""  # of its result, as its node reported it
+    start: bytes = b""  # digest of what its node has fetched from the node of the hop before
     samples: int = 0
     length: float = 0.0  # of its update, if it was measured
     losses: int = 0  # results and orders of this round that were lost with its node
@@ -86,7 +87,7 @@ class Chain:
                 HopState.FINISHED,
                 hop.model.id,
                 hop.model.digest,
-                hop.member.samples,
+                samples=hop.member.samples,
             )
             for hop in request.finished
             if hop.member is not None and hop.model is not None
@@ -117,7 +118,7 @@ class Chain:
         declared = []
         for position in range(self.done, len(self.hops)):
             hop, before = self.hops[position], self.hops[position - 1] if position else None
-            hop.state, hop.model_id = HopState.DECLARED, f"{self.prefix}{position}.{attempt}"
+            hop.state, hop.model_id, hop.start = HopState.DECLARED, f"{self.prefix}{position}.{attempt}", b""
             declared.append((position, before, hop))
         return declared
 
@@ -180,16 +181,24 @@ class Chain:
             self.done -= 1
             hop.state, hop.losses = HopState.WAITING, hop.losses + 1
             if attached(hop.member.node) and hop.losses < MOST_LOSSES:
-                reports.append((hop.member, f"{why.detail}: it trains again"))
+                reports.append((hop.member, "no node has its result any more: it trains again"))
             else:
                 del self.hops[self.done]
                 reports.append((hop.member, why))
         return Decision(tuple(reports)) if reports else None
 
     def spare(self, holds: Callable[[str], bool]) -> list[str]:
-        """Models that no recovery needs: all but the last one, and the last one at another node than that."""
+        """Models that no recovery needs: all but the last one, and the last one at another node than that.
+
+        When the node of the next hop has fetched the last model, two nodes have that one, and it is enough.
+        """
         held = [hop for hop in self.trail if holds(hop.model_id)]
         elsewhere = [hop for hop in held if self.last is not None and hop.member.node != self.last.member.node]
-        needed = (*held[-1:], *elsewhere[-1:])
+        needed = held[-1:] if self._last_is_at_next else (*held[-1:], *elsewhere[-1:])
         judged = self.last is not None and self.last.state is HopState.FINISHED
         return [hop.model_id for hop in held if hop not in needed] if judged else []
+
+    @property
+    def _last_is_at_next(self) -> bool:
+        last, following = self.last, self.next
+        return last is not None and following is not None and following.start == last.digest != b""

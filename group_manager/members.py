@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgsp.messages import Cancel, Done, Failed, Failure, FailureCode, Order, Progress
+from fedgsp.messages import Cancel, Done, Failed, Failure, FailureCode, Fetched, Order, Progress
 from fedgsp.receipts import Made, Statement
 from fedgsp.signing import holds
 from group_manager.absence import Absence
@@ -155,7 +155,7 @@ class Members:
         else:
             self.tell(pending.node, Order(pending.key, 0, Cancel()))
 
-    def report(self, session: Session, kind: Done | Failed | Progress) -> None:
+    def report(self, session: Session, kind: Done | Failed | Fetched | Progress) -> None:
         """Takes a node's report. A repeated report, or a report about no order of this session, changes nothing."""
         now = self.time()
         if isinstance(kind, Progress):
@@ -168,6 +168,12 @@ class Members:
                     pending.mark = progress.mark
                     pending.reports += 1
                     pending.touch(now)
+            return
+        if isinstance(kind, Fetched):
+            pending = session.pending.get(kind.key) if kind.key else None
+            if pending is not None and kind.digest and not pending.start:
+                pending.start = kind.digest
+                pending.start_came()
             return
         pending = session.pending.pop(kind.key, None) if kind.key else None
         if pending is not None and not pending.outcome.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Cancel, Failure, FailureCode, Order, OrderKey, Recalled, Result
@@ -39,6 +40,10 @@ class PendingOrder:
     ended: float = 0.0  # time of the node's last report about it, in seconds
     #: Whether it may still be done when its node comes back late; whoever waits for its outcome decides how late.
     patient: bool = False
+    #: Digest of its start, once its node has fetched it from another node.
+    start: bytes = b""
+    #: Is called when `start` is known.
+    start_came: Callable[[], None] = lambda: None
 
     def touch(self, now: float) -> None:
         """Notes a report about it."""

@@ -259,7 +259,7 @@ class Cancel:
 class NodeReport:
     """A report from a node to a group manager. The first one is Attached."""
 
-    kind: Attached | Progress | Done | Failed | None
+    kind: Attached | Progress | Done | Failed | Fetched | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +289,15 @@ class OrderProgress:
     mark: int
     #: Seconds of processor time that the thread for training has used since the node started.
     computed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The node has fetched the start of a training from another node. It needs the model there no more."""
+
+    key: OrderKey | None
+    #: Digest of what came.
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -774,6 +774,7 @@ class NodeReport(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    FETCHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached: ...
     @_builtins.property
@@ -782,6 +783,8 @@ class NodeReport(_message.Message):
     def done(self) -> Global___Done: ...
     @_builtins.property
     def failed(self) -> Global___Failed: ...
+    @_builtins.property
+    def fetched(self) -> Global___Fetched: ...
     def __init__(
         self,
         *,
@@ -789,12 +792,13 @@ class NodeReport(_message.Message):
         progress: Global___Progress | None = ...,
         done: Global___Done | None = ...,
         failed: Global___Failed | None = ...,
+        fetched: Global___Fetched | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "done", b"done", "failed", b"failed", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "done", b"done", "failed", b"failed", "fetched", b"fetched", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "done", b"done", "failed", b"failed", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "done", b"done", "failed", b"failed", "fetched", b"fetched", "kind", b"kind", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "progress", "done", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attached", "progress", "done", "failed", "fetched"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -880,6 +884,32 @@ class OrderProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OrderProgress: _TypeAlias = OrderProgress  # noqa: Y015
+
+@_typing.final
+class Fetched(_message.Message):
+    """The node has fetched the start of a training from another node. It needs the model there no more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """Digest of what came."""
+    @_builtins.property
+    def key(self) -> Global___OrderKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___OrderKey | None = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fetched: _TypeAlias = Fetched  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):

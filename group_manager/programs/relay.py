@@ -5,6 +5,7 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 `group_manager.chain` decides what follows from a failure.
 """
 
+import functools
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained
@@ -115,10 +116,16 @@ class _Walk:
             pending = group.orders.submit(
                 hop.member, group.orders.key("train", position, self._attempt), work, patient=True
             )
+            pending.start_came = functools.partial(self._start_came, hop, work, pending)
             orders.append((hop, start.model_id, pending))
         self._attempt += 1
         self._since = group.members.time()
         return orders
+
+    def _start_came(self, hop: Hop, work: Train, pending: PendingOrder) -> None:
+        if hop.model_id == work.produces:  # not if the chain was declared again meanwhile
+            hop.start = pending.start
+            self._release_spare()
 
     async def _watch(self, orders: deque[HopOrder]) -> Failure | Decision | None:
         """Finishes hop after hop, and takes its order out. Returns why the next one failed, or what was decided."""

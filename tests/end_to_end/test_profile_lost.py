@@ -11,7 +11,6 @@ import pytest
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp_node.trainer import Done, Uploader
 from fedgsp_node.worker import Worker
 from tests.support.cluster import Finished, play
 from tests.support.coming_and_going import away_between
@@ -55,14 +54,14 @@ async def disturbed(folder: Path, scheme: str, number: int, kind: type[Work]) ->
     hit, failed = asyncio.Event(), asyncio.Event()
     carry_out = Worker.carry_out
 
-    async def told(self: Worker, order: Order, upload: Uploader, trained: Done) -> Any:
+    async def told(self: Worker, order: Order, *arguments: Any) -> Any:
         asked = isinstance(order.work, kind) and not (
             isinstance(order.work, Evaluate) and not order.work.training_part
         )
         if asked and order.key is not None and order.key.round == number and not failed.is_set():
             hit.set()
             await asyncio.Event().wait()
-        return await carry_out(self, order, upload, trained)
+        return await carry_out(self, order, *arguments)
 
     def watch(event: Line) -> None:
         if event["event"] == "round_failed":

@@ -27,6 +27,7 @@ from fedgsp.messages import (
     Failed,
     Failure,
     FailureCode,
+    Fetched,
     GroupEvent,
     GroupResult,
     Initialise,
@@ -80,7 +81,7 @@ class Watching(Members):
         super().__init__()
         self.moved: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
 
-    def report(self, session: Session, kind: Done | Failed | Progress) -> None:
+    def report(self, session: Session, kind: Done | Failed | Fetched | Progress) -> None:
         super().report(session, kind)
         if isinstance(kind, Progress) and not self.moved.done():
             positions = {progress.key.position for progress in kind.orders if progress.key and progress.mark > 0}
@@ -179,6 +180,24 @@ async def test_orders_are_carried_out_and_reported() -> None:
         result = await m.result(trained)
         assert isinstance(result, Trained)
         assert result.ref == (await n.store.get("end")).ref("end")
+
+
+async def test_a_start_that_came_from_another_node_is_told_of_before_the_training_ends() -> None:
+    began = threading.Event()
+    there = asyncio.Event()
+    async with manager() as m, node(m, Blobs(), name="n1") as holder, node(m, Blobs(on_loss=began.set)) as n:
+        holder.store.put("start", holder.clients.initial_weights(0))
+        start = Start("start", (Source(SourceKind.NODE, "n1", holder.peer_address),))
+        pending = m.send(Train(start, "end", ENDLESS))
+        pending.start_came = there.set
+        await asyncio.wait_for(there.wait(), 10)
+        assert pending.start == holder.store.held("start").digest
+        assert await asyncio.to_thread(began.wait, 10)
+        m.call_off(pending)
+        at_home = m.send(training(n), position=1)
+        await m.result(pending)
+        await m.result(at_home)
+        assert at_home.start == b""
 
 
 async def test_an_order_that_fails_is_reported_with_its_reason() -> None:

@@ -24,6 +24,7 @@ from fedgsp.messages import (
     Evaluated,
     Failure,
     FailureCode,
+    Fetched,
     ModelRef,
     NodeReport,
     Order,
@@ -163,6 +164,21 @@ async def test_progress_that_repeats_itself_is_no_sign_of_life() -> None:
     assert ticket.touched == 0.0
     members.report(session, Progress((OrderProgress(KEY, 8),)))
     assert ticket.touched > 0.0
+
+
+async def test_what_a_node_says_of_its_start_counts_once_and_for_its_own_orders_only() -> None:
+    members, told = Members(), list[bytes]()
+    session, other = await members.attach("n9"), await members.attach("n8")
+    ticket = members.submit("n9", Order(KEY, 0, TRAIN))
+    ticket.start_came = lambda: told.append(ticket.start)
+    members.report(other, Fetched(KEY, b"another"))
+    members.report(session, Fetched(dataclasses.replace(KEY, position=9), b"another"))
+    members.report(session, Fetched(None, b"another"))
+    members.report(session, Fetched(KEY, b""))
+    assert told == []
+    members.report(session, Fetched(KEY, b"first"))
+    members.report(session, Fetched(KEY, b"second"))
+    assert told == [b"first"]
 
 
 async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:

@@ -117,7 +117,7 @@ def test_models_that_are_lost_with_a_node_that_is_gone_take_their_makers_out() -
     first = chain.hops[0].model_id
     decision = chain.lose(lambda model_id: model_id == first, lambda node: node == "n1")
     assert decision is not None
-    assert decision.reports[0] == (MEMBERS[2], "its result was lost with its node: it trains again")
+    assert decision.reports[0] == (MEMBERS[2], "no node has its result any more: it trains again")
     assert decision.reports[1] == (MEMBERS[1], Failure(FailureCode.NODE_LOST, "its result was lost with its node"))
     assert clients(chain) == ([0], [2, 3, 4, 5])
 
@@ -146,6 +146,19 @@ def test_a_member_whose_node_loses_every_result_is_skipped_in_the_end() -> None:
 def test_the_last_model_and_the_last_at_another_node_are_kept() -> None:
     chain = walked(5)
     assert chain.spare(everything) == [f"run/1/0/relay/{position}.0" for position in range(3)]
+
+
+def test_the_last_model_is_enough_when_the_next_node_has_fetched_it() -> None:
+    chain = walked(4)
+    assert chain.last is not None
+    assert chain.next is not None
+    chain.last.digest = b"what was made"
+    chain.next.start = b"something else"
+    assert chain.spare(everything) == [f"run/1/0/relay/{position}.0" for position in range(2)]
+    chain.next.start = b"what was made"
+    assert chain.spare(everything) == [f"run/1/0/relay/{position}.0" for position in range(3)]
+    chain.declare(1)  # its order was called off, and with it what it had fetched
+    assert chain.spare(everything) == [f"run/1/0/relay/{position}.0" for position in range(2)]
 
 
 def test_no_model_is_spare_while_one_cannot_be_judged() -> None:
@@ -186,12 +199,24 @@ class Walk(RuleBasedStateMachine):
         if decision is not None:
             self.carry_out(decision)
             return
-        self.chain.finish(1, b"")
+        self.chain.finish(1, made.model_id.encode())
         assert made is self.chain.last
         self.held.add(made.model_id)
+        self.release_spare()
+
+    def release_spare(self) -> None:
         spare = self.chain.spare(self.held.__contains__)
-        assert made.model_id not in spare
+        assert self.chain.last is None or self.chain.last.model_id not in spare
         self.held -= set(spare)
+
+    @precondition(lambda self: self.chain.next is not None and self.chain.next.state is HopState.DECLARED)
+    @rule(right=st.booleans())
+    def fetch(self, right: bool) -> None:
+        """The next node has fetched its start, and may tell of another one."""
+        assert self.chain.next is not None
+        last = self.chain.last
+        self.chain.next.start = last.digest if right and last is not None else b"another"
+        self.release_spare()
 
     @precondition(lambda self: self.chain.next is not None)
     @rule()

@@ -71,7 +71,7 @@ class Worker:
     def __init__(self) -> None:
         self.begun = asyncio.Event()
 
-    async def carry_out(self, order: Order, upload: object, trained: object) -> Any:
+    async def carry_out(self, order: Order, upload: object, trained: object, start_came: object) -> Any:
         if isinstance(order.work, Describe):
             return Described((1, 2))
         if isinstance(order.work, Evaluate):

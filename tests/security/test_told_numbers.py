@@ -28,11 +28,11 @@ def lying(monkeypatch: pytest.MonkeyPatch, kind: type, lie: Callable[[Any], Any]
     """The client `LIAR` answers orders of a kind with what `lie` makes of its answer."""
     carry_out = Worker.carry_out
 
-    async def changed(self: Worker, order: Order, upload: Any, trained: Callable[[Any], None]) -> Any:
+    async def changed(self: Worker, order: Order, upload: Any, trained: Callable[[Any], None], *more: Any) -> Any:
         def told(result: Any) -> Any:
             return lie(result) if order.client == LIAR and isinstance(result, kind) else result
 
-        return told(await carry_out(self, order, upload, lambda result: trained(told(result))))
+        return told(await carry_out(self, order, upload, lambda result: trained(told(result)), *more))
 
     monkeypatch.setattr(Worker, "carry_out", changed)
 

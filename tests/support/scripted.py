@@ -24,6 +24,7 @@ from fedgsp.messages import (
     Failed,
     Failure,
     FailureCode,
+    Fetched,
     Initialise,
     ModelRef,
     Order,
@@ -207,6 +208,8 @@ class ScriptedNode:
         match order.work:
             case Train(Start() as start, produces, _, reveal, retain, _, bring):
                 weights, source, size = await self._fetch(start)
+                if source.kind is SourceKind.NODE:
+                    scene.members.report(session, Fetched(key, weights.digest))
                 await self._go_wrong(session, key, client)
                 await let_others_run()  # training takes longer than hearing of it
                 scene.trained.append(client)

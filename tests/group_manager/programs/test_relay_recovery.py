@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,7 @@ from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, Rela
 from group_manager.chain import client_order
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene, step
-from tests.support.scripted import model
+from tests.support.scripted import let_others_run, model
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 
@@ -78,6 +79,46 @@ async def test_two_hops_cannot_be_judged() -> None:
     async with scene(rule=rule) as play:
         outcome = await play.run(TWO_NODES[:2], most_update_ratio=5.0)
         assert await play.result(outcome) == relayed([0, 1], rule)
+        assert not play.skipped
+
+
+# --- what recovery may need
+
+
+async def test_while_a_node_trains_from_a_model_that_it_fetched_no_older_one_is_kept() -> None:
+    held: dict[int, list[str]] = {}
+    async with scene(rule=lambda client, w: look(client) + step(client, w)) as play:
+
+        def look(client: int) -> float:
+            held[client] = [model_id for node in play.nodes.values() for model_id in node.store.ids("run/")]
+            return 0.0
+
+        outcome = await play.run(TWO_NODES)
+        assert await play.result(outcome) == relayed(range(6))
+        assert held == {0: [], **{client: [f"run/1/0/relay/{client - 1}.0"] for client in range(1, 6)}}
+
+
+async def test_a_chain_that_loses_the_last_model_on_both_nodes_begins_again() -> None:
+    """The models before it were let go when the second node had fetched it."""
+    async with scene(Faults().hold_for_good(2)) as play:
+        running = asyncio.create_task(play.run(hosted(n1=[0, 3], n2=[1], n3=[2])))
+        await play.told[1].wait()
+        await let_others_run()
+        assert not play.nodes["n1"].store.ids("run/")
+        await play.nodes["n2"].leave()
+        await play.nodes["n3"].leave()
+        assert await play.result(await running) == relayed([0, 3])
+        assert set(play.skipped) == {1, 2}
+        assert play.trained == [0, 1, 0, 3]
+        assert 0 in play.rerouted
+
+
+async def test_a_node_that_fetched_the_last_model_goes_on_when_its_maker_is_lost() -> None:
+    async with scene(Faults().hold(2, until=1)) as play:
+        running = asyncio.create_task(play.run(hosted(n1=[0, 3], n2=[1], n3=[2])))
+        await play.told[1].wait()
+        await play.nodes["n2"].leave()
+        assert await play.result(await running) == relayed(range(4))
         assert not play.skipped
 
 
