@@ -3,7 +3,8 @@
 Detection is the time from the fault to the first event that shows it: an event of the victim (`node_left`,
 `node_joined`, `manager_lost`, `manager_spawned`) or of its clients (`client_skipped`, `rerouted`). A fault of the top
 server is noticed when nodes log that they look for it, or when its last manager has ended. Short faults may have no
-event, and neither may a cut between two nodes while none waits for the other.
+event, and neither may a cut between two nodes while none waits for the other. A node that is away already when a fault
+hits it, because of the fault before or an expired certificate, cannot be missed once more: then nothing is measured.
 
 Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
 the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
@@ -36,6 +37,8 @@ def detection(
     plan: Plan, strike: Strike, events: Sequence[Event], lost_top_server: Iterable[float], until: float = math.inf
 ) -> float | None:
     """Seconds from a fault until it was noticed; None if it was not, or only after the moment `until`."""
+    if _was_away(strike, events):
+        return None
     clients = _clients(plan, strike)
     told = [
         epoch(event)
@@ -89,12 +92,20 @@ def exposed(strike: Strike, events: Sequence[Event]) -> float:
     For a cut between two nodes, it is the time for which one of them waited for the other. A full disk is noticed
     when something is written, which need not be soon.
     """
-    if strike.fault.kind == "fill":
+    if strike.fault.kind == "fill" or _was_away(strike, events):
         return 0.0
     if strike.fault.victim == "pair":
         return _longest_wait(strike, events)
     over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)
     return max(0.0, min(strike.undone or over, over) - strike.at)
+
+
+def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
+    """Whether one of the nodes had left, and had not joined again, when the fault began."""
+    last = {
+        event["node"]: event["event"] for event in events if event["event"] in _OF_NODES and epoch(event) < strike.at
+    }
+    return TOP_SERVER not in strike.victims and "node_left" in {last.get(node) for node in strike.nodes}
 
 
 def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:

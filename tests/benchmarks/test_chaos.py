@@ -141,6 +141,19 @@ def test_what_shows_the_next_fault_does_not_show_one_that_was_over(
     assert times.detection(PLAN, second, lost, [], times.next_fault(second, [first, second])) == 3.0
 
 
+@pytest.mark.parametrize(("back", "noticed", "exposed"), [(False, None, 0.0), (True, 2.0, 10.0)])
+def test_a_node_that_is_away_cannot_be_missed_once_more(back: bool, noticed: float | None, exposed: float) -> None:
+    cut = Strike(Fault("cut", "node", 1, Moment(1, 1, 0.0), 1.0), ("n0",), 100.0, 110.0)
+    events = [
+        {"event": "node_left", "node": "n0", "time": "1970-01-01T00:01:30+00:00"},
+        *([{"event": "node_joined", "node": "n0", "time": "1970-01-01T00:01:35+00:00"}] if back else []),
+        {"event": "node_left", "node": "n0", "time": "1970-01-01T00:01:42+00:00"},
+        {"event": "round_finished", "time": "1970-01-01T00:02:00+00:00"},
+    ]
+    assert times.detection(PLAN, cut, events, []) == noticed
+    assert times.exposed(cut, events) == exposed
+
+
 # --- the network of a campaign
 
 
