@@ -67,12 +67,11 @@ class Played:
         return self.seconds[1:-1]
 
 
-def idle_task(clients: int, parameters: int) -> list[str]:
-    """Flags for the task whose training costs almost nothing."""
-    return [
-        *("--task", IDLE_TASK, "--task-option", f"clients={clients}", "--task-option", f"parameters={parameters}"),
-        *("--clients", str(clients)),
-    ]
+def idle_task(clients: int, parameters: int, seconds: float = 0.0) -> list[str]:
+    """Flags for the task whose training costs almost nothing, and lasts for so many seconds."""
+    options = {"clients": clients, "parameters": parameters, "seconds": seconds}
+    given = [word for name, value in options.items() for word in ("--task-option", f"{name}={value}")]
+    return ["--task", IDLE_TASK, *given, "--clients", str(clients)]
 
 
 def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, watch: bool = False) -> Played:

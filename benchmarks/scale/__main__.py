@@ -28,6 +28,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.performance.runs import IDLE_TASK
 from benchmarks.scale.model import SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
 from benchmarks.scale.network import HUB, address, namespace, switched, why_not
 from fedgsp.children import tail
@@ -82,7 +83,7 @@ def play(case: Case) -> Sequence[Event]:
             *("--run-dir", str(folder / "run"), "--place", "machines"),
             *("--workers", str(NODES_PER_MACHINE * case.machines), "--clients", str(case.clients)),
             *(word for key, value in options.items() for word in ("--place-option", f"{key}={value}")),
-            *("--task", "benchmarks.scale.task:task", "--optimizer", "sgd", "--learning-rate", "0.01"),
+            *("--task", IDLE_TASK, "--optimizer", "sgd", "--learning-rate", "0.01"),
             *(word for key, value in task.items() for word in ("--task-option", f"{key}={value}")),
             *("--scheme", "naive-gsp", "--beta", str(case.groups), "--sampling-rate", "1"),
             *("--program", case.program, "--rounds", str(case.rounds), "--evaluate-every", "1000"),

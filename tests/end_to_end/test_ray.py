@@ -71,12 +71,14 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("placed", [False, True], ids=["managers here", "managers placed"])
+async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, tmp_path: Path, placed: bool) -> None:
     (tmp_path / "local").mkdir()
     flags = ["--local-nodes", str(WORKERS), "--clients", str(CLIENTS), "--rounds", "4"]
     async with top_server(tmp_path / "local", *flags) as run:
         assert await run.ended(DEADLINE_S) == 0
-    async with run_of(tmp_path, two.address, "--rounds", "4") as run:
+    managers = ["--place-managers"] if placed else []
+    async with run_of(tmp_path, two.address, "--rounds", "4", *managers) as run:
         await run.event("round_finished", DEADLINE_S)
         family = [*run.family(), *processes_of(tmp_path / "run")]
         assert len(processes_of(tmp_path / "run")) == WORKERS
@@ -86,6 +88,8 @@ async def test_workers_in_a_cluster_give_the_bits_of_local_nodes(two: Cluster, t
     machines = {event["address"].rpartition(":")[0] for event in run.events if event["event"] == "node_joined"}
     assert machines
     assert not {"127.0.0.1"} & machines
+    hosts = {event.get("node", "") for event in run.events if event["event"] == "manager_spawned"}
+    assert ("" not in hosts) == placed
     logs = RunDirectory(tmp_path / "run").logs
     assert all("left run" in log.read_text() for log in logs.glob("node-*.log"))
     assert len([*logs.glob("node-*.log")]) == WORKERS
