@@ -157,15 +157,19 @@ def _kinds(module: Module, message: Descriptor, fields: Sequence[FieldDescriptor
 
 
 def _field(module: Module, one: FieldDescriptor) -> str:
-    """Type of a field, and its default if it may be left out."""
+    """Type of a field, its default if it may be left out, and whether no text may show it."""
     kind, zero = _type(module, one)
+    more: dict[str, str] = {}
     if _option(one, "one_if_omitted"):
-        return f"{kind} = {ONES[kind]}"
-    if not _option(one, "may_omit"):
-        return kind
-    if kind.startswith("Mapping"):
-        zero = f"{module.use('dataclasses', 'field')}(default_factory=dict)"
-    return f"{kind} = {zero}"
+        more["default"] = ONES[kind]
+    elif _option(one, "may_omit"):
+        more |= {"default_factory": "dict"} if kind.startswith("Mapping") else {"default": zero}
+    if one.GetOptions().debug_redact:
+        more["repr"] = "False"
+    if more.keys() <= {"default"}:
+        return " = ".join([kind, *more.values()])
+    given = ", ".join(f"{name}={value}" for name, value in more.items())
+    return f"{kind} = {module.use('dataclasses', 'field')}({given})"
 
 
 def _type(module: Module, one: FieldDescriptor) -> tuple[str, str]:

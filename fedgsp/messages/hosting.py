@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class StartManager:
 
     manager: str
     #: The key of the run, by which the manager makes and checks tickets.
-    run_key: bytes
+    run_key: bytes = field(repr=False)
     #: The manager's own certificate with its key, in PEM. Empty: it uses those of the worker.
-    certificate: bytes = b""
+    certificate: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

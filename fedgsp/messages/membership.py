@@ -123,7 +123,7 @@ class Welcome:
     #: What the run adds to the model of the task. Unset: nothing.
     additions: Additions | None = None
     #: The key by which the node checks the tickets of those who fetch models from it.
-    key: bytes = b""
+    key: bytes = field(default=b"", repr=False)
     #: Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS.
     proof: bytes = b""
 
@@ -151,7 +151,7 @@ class AttachTo:
     #: host:port. A wildcard host stands for the host by which the node reached the top server.
     address: str
     #: The ticket by which the manager lets the node attach.
-    ticket: bytes = b""
+    ticket: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -46,7 +46,7 @@ class Source:
     #: OWN.
     address: str = ""
     #: The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN.
-    ticket: bytes = b""
+    ticket: bytes = field(default=b"", repr=False)
     #: In a report: the bytes that came from there over a connection, after coding; 0 through shared memory.
     travelled: int = 0
     #: In a report: how they came: "raw", "coded" (against a base), "packed" (coded without a base) or "memory". Empty:

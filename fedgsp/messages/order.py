@@ -76,7 +76,7 @@ class Train:
     #: The node evaluates the trained model on the client's training part and reports its accuracy.
     measure_accuracy: bool = False
     #: With `bring`: the ticket by which the node may upload the result.
-    ticket: bytes = b""
+    ticket: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class SendUp:
     #: Identifies the manager's machine: a node on it may offer a window. Empty: offer none.
     machine: str = ""
     #: The ticket by which the node may upload the model.
-    ticket: bytes = b""
+    ticket: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,17 @@ _sym_db = _symbol_database.Default()
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64gsp/v1/hosting.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"\x90\x01\n\x0bHostMessage\x12%\n\x07hosting\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.HostingH\x00\x12(\n\x05ready\x18\x02 \x01(\x0b\x32\x17.fedgsp.v1.ManagerReadyH\x00\x12(\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x17.fedgsp.v1.ManagerEndedH\x00\x42\x06\n\x04kind\"8\n\x07Hosting\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07machine\x18\x03 \x01(\t\"=\n\x0cManagerReady\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x04\"/\n\x0cManagerEnded\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\tHostOrder\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.fedgsp.v1.StartManagerH\x00\x12&\n\x04stop\x18\x02 \x01(\x0b\x32\x16.fedgsp.v1.StopManagerH\x00\x42\x06\n\x04kind\"E\n\x0cStartManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07run_key\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"/\n\x0bStopManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32J\n\x0eHostingService\x12\x38\n\x04Host\x12\x16.fedgsp.v1.HostMessage\x1a\x14.fedgsp.v1.HostOrder(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64gsp/v1/hosting.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"\x90\x01\n\x0bHostMessage\x12%\n\x07hosting\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.HostingH\x00\x12(\n\x05ready\x18\x02 \x01(\x0b\x32\x17.fedgsp.v1.ManagerReadyH\x00\x12(\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x17.fedgsp.v1.ManagerEndedH\x00\x42\x06\n\x04kind\"8\n\x07Hosting\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07machine\x18\x03 \x01(\t\"=\n\x0cManagerReady\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x04\"/\n\x0cManagerEnded\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\tHostOrder\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.fedgsp.v1.StartManagerH\x00\x12&\n\x04stop\x18\x02 \x01(\x0b\x32\x16.fedgsp.v1.StopManagerH\x00\x42\x06\n\x04kind\"O\n\x0cStartManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x14\n\x07run_key\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\x12\x18\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\"/\n\x0bStopManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32J\n\x0eHostingService\x12\x38\n\x04Host\x12\x16.fedgsp.v1.HostMessage\x1a\x14.fedgsp.v1.HostOrder(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedgsp.v1.hosting_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_STARTMANAGER'].fields_by_name['run_key']._loaded_options = None
+  _globals['_STARTMANAGER'].fields_by_name['run_key']._serialized_options = b'\200\001\001'
+  _globals['_STARTMANAGER'].fields_by_name['certificate']._loaded_options = None
+  _globals['_STARTMANAGER'].fields_by_name['certificate']._serialized_options = b'\200\001\001'
   _globals['_HOSTMESSAGE']._serialized_start=64
   _globals['_HOSTMESSAGE']._serialized_end=208
   _globals['_HOSTING']._serialized_start=210
@@ -43,9 +47,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOSTORDER']._serialized_start=380
   _globals['_HOSTORDER']._serialized_end=481
   _globals['_STARTMANAGER']._serialized_start=483
-  _globals['_STARTMANAGER']._serialized_end=552
-  _globals['_STOPMANAGER']._serialized_start=554
-  _globals['_STOPMANAGER']._serialized_end=601
-  _globals['_HOSTINGSERVICE']._serialized_start=603
-  _globals['_HOSTINGSERVICE']._serialized_end=677
+  _globals['_STARTMANAGER']._serialized_end=562
+  _globals['_STOPMANAGER']._serialized_start=564
+  _globals['_STOPMANAGER']._serialized_end=611
+  _globals['_HOSTINGSERVICE']._serialized_start=613
+  _globals['_HOSTINGSERVICE']._serialized_end=687
 # @@protoc_insertion_point(module_scope)

@@ -72,6 +72,22 @@ def test_enum_numbers_are_those_of_the_contract(name: str) -> None:
     assert {prefix + member.name: int(member) for member in kind} == numbers
 
 
+def test_no_text_shows_a_ticket_or_a_key() -> None:
+    """Values come into logs and tracebacks."""
+    secret = {
+        (name, field.name)
+        for name, kind in KINDS.items()
+        for field in dataclasses.fields(kind)
+        if field.type == "bytes" and (field.name == "ticket" or field.name.endswith("key"))
+    } | {("StartManager", "certificate")}
+    assert len(secret) >= 7
+    hidden = {
+        (name, field.name) for name, kind in KINDS.items() for field in dataclasses.fields(kind) if not field.repr
+    }
+    assert hidden == secret
+    assert "sesame" not in repr(messages.StartManager("m0", b"sesame", b"sesame"))
+
+
 def test_an_order_and_an_answer_are_what_their_names_say() -> None:
     assert {*typing.get_args(messages.Work), types.NoneType} == _kinds(messages.Order, "work")
     assert {*typing.get_args(messages.Result), types.NoneType} == _kinds(messages.MemberDone, "result")
