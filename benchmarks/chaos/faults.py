@@ -134,9 +134,19 @@ async def _cut(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
 
 
 async def _certificate_expires(world: World, fault: Fault) -> None:
-    """Gives a node a certificate, and waits until it is not good any more. Open connections stay."""
-    world.issue(_node(world, fault), EXPIRES_S)
+    """Gives a node a certificate, and waits until it is not good any more. Open connections stay.
+
+    A node that is still starting would end when it reads such a certificate, as it should.
+    """
+    name = _node(world, fault)
+    await world.events.until(lambda events: _is_here(events, name) or any(events.of_kind("run_finished")))
+    world.issue(name, EXPIRES_S)
     await asyncio.sleep(EXPIRES_S)
+
+
+def _is_here(events: Events, name: str) -> bool:
+    told = [event["event"] for event in events.of_kind("node_joined", "node_left", node=name)]
+    return told[-1:] == ["node_joined"]
 
 
 @contextlib.asynccontextmanager
