@@ -1,7 +1,9 @@
 """Converts values of `fedgsp.messages` to protobuf messages and back. Classes and fields have the same names."""
 
 import dataclasses
+import importlib
 import operator
+import pkgutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
@@ -9,31 +11,17 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from fedgsp import messages
-from fedgsp.v1 import (
-    check_pb2,
-    enrolment_pb2,
-    failure_pb2,
-    group_pb2,
-    hosting_pb2,
-    membership_pb2,
-    model_pb2,
-    order_pb2,
-)
+from fedgsp import messages, v1
 
 T = TypeVar("T")
 #: Two functions of one field: the first puts a value into a protobuf message, the second takes it from there.
 Codec: TypeAlias = tuple[Callable[[Any, Any], None], Callable[[Any], Any]]
 
-_MODULES: tuple[ModuleType, ...] = (
-    failure_pb2,
-    enrolment_pb2,
-    model_pb2,
-    membership_pb2,
-    check_pb2,
-    order_pb2,
-    group_pb2,
-    hosting_pb2,
+#: The generated modules of the contract.
+MODULES: tuple[ModuleType, ...] = tuple(
+    importlib.import_module(module.name)
+    for module in pkgutil.iter_modules(v1.__path__, "fedgsp.v1.")
+    if module.name.endswith("_pb2")
 )
 
 
@@ -63,7 +51,7 @@ def _fill_part(part: Any, value: Any) -> None:
 
 @cache
 def _proto_of(kind: Any) -> Any:
-    return next(getattr(module, kind.__name__) for module in _MODULES if hasattr(module, kind.__name__))
+    return next(getattr(module, kind.__name__) for module in MODULES if hasattr(module, kind.__name__))
 
 
 @cache

@@ -66,7 +66,6 @@ from fedgsp.messages.order import (
     Described,
     Discriminate,
     Discriminated,
-    DiscriminatorSettings,
     Done,
     Evaluate,
     Evaluated,
@@ -74,7 +73,6 @@ from fedgsp.messages.order import (
     Fetched,
     Initialise,
     NodeReport,
-    OptimizerSettings,
     Order,
     OrderKey,
     OrderProgress,
@@ -88,8 +86,8 @@ from fedgsp.messages.order import (
     Start,
     Train,
     Trained,
-    TrainingSettings,
 )
+from fedgsp.messages.training import DiscriminatorSettings, OptimizerSettings, TrainingSettings
 from fedgsp.messages.unions import Result, Work
 
 __all__ = [

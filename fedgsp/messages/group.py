@@ -9,17 +9,8 @@ from enum import IntEnum
 
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import ModelRef, TensorSpec
-from fedgsp.messages.order import (
-    Described,
-    Discriminated,
-    DiscriminatorSettings,
-    Evaluated,
-    OrderKey,
-    OutgoingStep,
-    Reveal,
-    Trained,
-    TrainingSettings,
-)
+from fedgsp.messages.order import Described, Discriminated, Evaluated, OrderKey, OutgoingStep, Reveal, Trained
+from fedgsp.messages.training import DiscriminatorSettings, TrainingSettings
 
 
 class RelayMode(IntEnum):

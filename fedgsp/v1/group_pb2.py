@@ -27,9 +27,10 @@ from fedgsp.v1 import failure_pb2 as fedgsp_dot_v1_dot_failure__pb2
 from fedgsp.v1 import model_pb2 as fedgsp_dot_v1_dot_model__pb2
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 from fedgsp.v1 import order_pb2 as fedgsp_dot_v1_dot_order__pb2
+from fedgsp.v1 import training_pb2 as fedgsp_dot_v1_dot_training__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/group.proto\x12\tfedgsp.v1\x1a\x19\x66\x65\x64gsp/v1/enrolment.proto\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\x1a\x15\x66\x65\x64gsp/v1/order.proto\"\x91\x08\n\x0fRunGroupRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\"\n\x07members\x18\x05 \x03(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05start\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rstart_address\x18\x07 \x01(\t\x12#\n\x05relay\x18\x08 \x01(\x0e\x32\x14.fedgsp.v1.RelayMode\x12\x0f\n\x07shuffle\x18\t \x01(\x08\x12-\n\x08training\x18\n \x01(\x0b\x32\x1b.fedgsp.v1.TrainingSettings\x12\x17\n\x0fstall_timeout_s\x18\x0b \x01(\x01\x12\x17\n\x0fmax_model_bytes\x18\x0c \x01(\x04\x12\x1e\n\x05parts\x18\r \x03(\x0b\x32\x0f.fedgsp.v1.Part\x12\x14\n\x0cwithout_head\x18\x0e \x01(\x08\x12!\n\x06reveal\x18\x0f \x01(\x0b\x32\x11.fedgsp.v1.Reveal\x12#\n\x07results\x18\x10 \x01(\x0e\x32\x12.fedgsp.v1.Results\x12\x13\n\x0b\x61ggregation\x18\x11 \x01(\t\x12\x31\n\x0e\x64iscrimination\x18\x12 \x01(\x0b\x32\x19.fedgsp.v1.Discrimination\x12\x0f\n\x07planned\x18\x13 \x03(\x04\x12\x0f\n\x07\x61ttempt\x18\x14 \x01(\r\x12(\n\x08\x66inished\x18\x15 \x03(\x0b\x32\x16.fedgsp.v1.FinishedHop\x12&\n\x07tensors\x18\x16 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x19\n\x11most_update_ratio\x18\x17 \x01(\x01\x12\x0e\n\x06serial\x18\x18 \x01(\x04\x12\x16\n\x0eupdate_lengths\x18\x19 \x03(\x01\x12O\n\x13\x61ggregation_options\x18\x1a \x03(\x0b\x32\x32.fedgsp.v1.RunGroupRequest.AggregationOptionsEntry\x12G\n\x0fprogram_options\x18\x1b \x03(\x0b\x32..fedgsp.v1.RunGroupRequest.ProgramOptionsEntry\x12)\n\x08outgoing\x18\x1c \x03(\x0b\x32\x17.fedgsp.v1.OutgoingStep\x12\x15\n\rhand_on_start\x18\x1d \x01(\x08\x1a\x39\n\x17\x41ggregationOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13ProgramOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0b\x46inishedHop\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rupdate_length\x18\x03 \x01(\x01\"\xa3\x01\n\x0e\x44iscrimination\x12\x32\n\x08settings\x18\x01 \x01(\x0b\x32 .fedgsp.v1.DiscriminatorSettings\x12\x11\n\texchanges\x18\x02 \x01(\r\x12\x13\n\x0bjudge_every\x18\x03 \x01(\r\x12\x10\n\x08patience\x18\x04 \x01(\r\x12\x11\n\tnewcomers\x18\x05 \x03(\x04\x12\x10\n\x08\x65stimate\x18\x06 \x01(\t\"V\n\x04Part\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x04\"\x10\n\x0e\x46orgetResponse\"\xc5\x01\n\x06Member\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x1e\n\x05start\x18\x05 \x01(\x0b\x32\x0f.fedgsp.v1.Part\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x14\n\x0cnode_clients\x18\x07 \x01(\x04\x12\x14\n\x0cnode_samples\x18\x08 \x01(\x04\x12\x1a\n\x12\x63\x65rtificate_digest\x18\t \x01(\x0c\"\xe2\x02\n\nGroupEvent\x12%\n\x04\x64one\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.MemberDoneH\x00\x12+\n\x07skipped\x18\x02 \x01(\x0b\x32\x18.fedgsp.v1.MemberSkippedH\x00\x12\'\n\x08rerouted\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.ReroutedH\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.fedgsp.v1.GroupResultH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12(\n\tpart_lost\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.PartLostH\x00\x12\x30\n\rnetworks_left\x18\x07 \x01(\x0b\x32\x17.fedgsp.v1.NetworksLeftH\x00\x12#\n\x06served\x18\x08 \x01(\x0b\x32\x11.fedgsp.v1.ServedH\x00\x42\x06\n\x04kind\"I\n\x06Served\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0e\n\x06reader\x18\x02 \x01(\t\x12\x0e\n\x06proven\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"?\n\x08PartLost\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"A\n\x0cNetworksLeft\x12\x11\n\texchanges\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x10\n\x08networks\x18\x03 \x01(\x04\"\xee\x02\n\nMemberDone\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12%\n\x07trained\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.TrainedH\x00\x12)\n\tevaluated\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.EvaluatedH\x00\x12)\n\tdescribed\x18\x05 \x01(\x0b\x32\x14.fedgsp.v1.DescribedH\x00\x12\x31\n\rdiscriminated\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.DiscriminatedH\x00\x12\x15\n\rupdate_length\x18\x07 \x01(\x01\x12 \n\x03key\x18\x08 \x01(\x0b\x32\x13.fedgsp.v1.OrderKey\x12\x0f\n\x07receipt\x18\x0b \x01(\x0c\x12\x15\n\rupdate_digest\x18\t \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\n \x01(\x0c\x12\x0e\n\x06turn_s\x18\x0c \x01(\x01\x42\x08\n\x06result\"D\n\rMemberSkipped\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"*\n\x08Rerouted\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x86\x01\n\x0bGroupResult\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0f\n\x07samples\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_direct\x18\x03 \x01(\x04\x12\x15\n\rbytes_relayed\x18\x04 \x01(\x04\x12\x17\n\x0f\x62ytes_travelled\x18\x05 \x01(\x04*k\n\tRelayMode\x12\x1a\n\x16RELAY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRELAY_MODE_AUTO\x10\x01\x12\x15\n\x11RELAY_MODE_DIRECT\x10\x02\x12\x16\n\x12RELAY_MODE_MANAGER\x10\x03*a\n\x07Results\x12\x17\n\x13RESULTS_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULTS_RETAINED\x10\x01\x12\x15\n\x11RESULTS_COLLECTED\x10\x02\x12\x10\n\x0cRESULTS_KEPT\x10\x03\x32\xc1\x01\n\x0cGroupService\x12?\n\x08RunGroup\x12\x1a.fedgsp.v1.RunGroupRequest\x1a\x15.fedgsp.v1.GroupEvent0\x01\x12\x37\n\x06\x46orget\x12\x12.fedgsp.v1.Release\x1a\x19.fedgsp.v1.ForgetResponse\x12\x37\n\x06Revoke\x12\x12.fedgsp.v1.Revoked\x1a\x19.fedgsp.v1.RevokeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/group.proto\x12\tfedgsp.v1\x1a\x19\x66\x65\x64gsp/v1/enrolment.proto\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\x1a\x15\x66\x65\x64gsp/v1/order.proto\x1a\x18\x66\x65\x64gsp/v1/training.proto\"\x91\x08\n\x0fRunGroupRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\"\n\x07members\x18\x05 \x03(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05start\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rstart_address\x18\x07 \x01(\t\x12#\n\x05relay\x18\x08 \x01(\x0e\x32\x14.fedgsp.v1.RelayMode\x12\x0f\n\x07shuffle\x18\t \x01(\x08\x12-\n\x08training\x18\n \x01(\x0b\x32\x1b.fedgsp.v1.TrainingSettings\x12\x17\n\x0fstall_timeout_s\x18\x0b \x01(\x01\x12\x17\n\x0fmax_model_bytes\x18\x0c \x01(\x04\x12\x1e\n\x05parts\x18\r \x03(\x0b\x32\x0f.fedgsp.v1.Part\x12\x14\n\x0cwithout_head\x18\x0e \x01(\x08\x12!\n\x06reveal\x18\x0f \x01(\x0b\x32\x11.fedgsp.v1.Reveal\x12#\n\x07results\x18\x10 \x01(\x0e\x32\x12.fedgsp.v1.Results\x12\x13\n\x0b\x61ggregation\x18\x11 \x01(\t\x12\x31\n\x0e\x64iscrimination\x18\x12 \x01(\x0b\x32\x19.fedgsp.v1.Discrimination\x12\x0f\n\x07planned\x18\x13 \x03(\x04\x12\x0f\n\x07\x61ttempt\x18\x14 \x01(\r\x12(\n\x08\x66inished\x18\x15 \x03(\x0b\x32\x16.fedgsp.v1.FinishedHop\x12&\n\x07tensors\x18\x16 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x19\n\x11most_update_ratio\x18\x17 \x01(\x01\x12\x0e\n\x06serial\x18\x18 \x01(\x04\x12\x16\n\x0eupdate_lengths\x18\x19 \x03(\x01\x12O\n\x13\x61ggregation_options\x18\x1a \x03(\x0b\x32\x32.fedgsp.v1.RunGroupRequest.AggregationOptionsEntry\x12G\n\x0fprogram_options\x18\x1b \x03(\x0b\x32..fedgsp.v1.RunGroupRequest.ProgramOptionsEntry\x12)\n\x08outgoing\x18\x1c \x03(\x0b\x32\x17.fedgsp.v1.OutgoingStep\x12\x15\n\rhand_on_start\x18\x1d \x01(\x08\x1a\x39\n\x17\x41ggregationOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13ProgramOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0b\x46inishedHop\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rupdate_length\x18\x03 \x01(\x01\"\xa3\x01\n\x0e\x44iscrimination\x12\x32\n\x08settings\x18\x01 \x01(\x0b\x32 .fedgsp.v1.DiscriminatorSettings\x12\x11\n\texchanges\x18\x02 \x01(\r\x12\x13\n\x0bjudge_every\x18\x03 \x01(\r\x12\x10\n\x08patience\x18\x04 \x01(\r\x12\x11\n\tnewcomers\x18\x05 \x03(\x04\x12\x10\n\x08\x65stimate\x18\x06 \x01(\t\"V\n\x04Part\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x04\"\x10\n\x0e\x46orgetResponse\"\xc5\x01\n\x06Member\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x1e\n\x05start\x18\x05 \x01(\x0b\x32\x0f.fedgsp.v1.Part\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x14\n\x0cnode_clients\x18\x07 \x01(\x04\x12\x14\n\x0cnode_samples\x18\x08 \x01(\x04\x12\x1a\n\x12\x63\x65rtificate_digest\x18\t \x01(\x0c\"\xe2\x02\n\nGroupEvent\x12%\n\x04\x64one\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.MemberDoneH\x00\x12+\n\x07skipped\x18\x02 \x01(\x0b\x32\x18.fedgsp.v1.MemberSkippedH\x00\x12\'\n\x08rerouted\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.ReroutedH\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.fedgsp.v1.GroupResultH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12(\n\tpart_lost\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.PartLostH\x00\x12\x30\n\rnetworks_left\x18\x07 \x01(\x0b\x32\x17.fedgsp.v1.NetworksLeftH\x00\x12#\n\x06served\x18\x08 \x01(\x0b\x32\x11.fedgsp.v1.ServedH\x00\x42\x06\n\x04kind\"I\n\x06Served\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0e\n\x06reader\x18\x02 \x01(\t\x12\x0e\n\x06proven\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"?\n\x08PartLost\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"A\n\x0cNetworksLeft\x12\x11\n\texchanges\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x10\n\x08networks\x18\x03 \x01(\x04\"\xee\x02\n\nMemberDone\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12%\n\x07trained\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.TrainedH\x00\x12)\n\tevaluated\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.EvaluatedH\x00\x12)\n\tdescribed\x18\x05 \x01(\x0b\x32\x14.fedgsp.v1.DescribedH\x00\x12\x31\n\rdiscriminated\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.DiscriminatedH\x00\x12\x15\n\rupdate_length\x18\x07 \x01(\x01\x12 \n\x03key\x18\x08 \x01(\x0b\x32\x13.fedgsp.v1.OrderKey\x12\x0f\n\x07receipt\x18\x0b \x01(\x0c\x12\x15\n\rupdate_digest\x18\t \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\n \x01(\x0c\x12\x0e\n\x06turn_s\x18\x0c \x01(\x01\x42\x08\n\x06result\"D\n\rMemberSkipped\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"*\n\x08Rerouted\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x86\x01\n\x0bGroupResult\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0f\n\x07samples\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_direct\x18\x03 \x01(\x04\x12\x15\n\rbytes_relayed\x18\x04 \x01(\x04\x12\x17\n\x0f\x62ytes_travelled\x18\x05 \x01(\x04*k\n\tRelayMode\x12\x1a\n\x16RELAY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRELAY_MODE_AUTO\x10\x01\x12\x15\n\x11RELAY_MODE_DIRECT\x10\x02\x12\x16\n\x12RELAY_MODE_MANAGER\x10\x03*a\n\x07Results\x12\x17\n\x13RESULTS_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULTS_RETAINED\x10\x01\x12\x15\n\x11RESULTS_COLLECTED\x10\x02\x12\x10\n\x0cRESULTS_KEPT\x10\x03\x32\xc1\x01\n\x0cGroupService\x12?\n\x08RunGroup\x12\x1a.fedgsp.v1.RunGroupRequest\x1a\x15.fedgsp.v1.GroupEvent0\x01\x12\x37\n\x06\x46orget\x12\x12.fedgsp.v1.Release\x1a\x19.fedgsp.v1.ForgetResponse\x12\x37\n\x06Revoke\x12\x12.fedgsp.v1.Revoked\x1a\x19.fedgsp.v1.RevokeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,42 +41,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._loaded_options = None
   _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_RELAYMODE']._serialized_start=2968
-  _globals['_RELAYMODE']._serialized_end=3075
-  _globals['_RESULTS']._serialized_start=3077
-  _globals['_RESULTS']._serialized_end=3174
-  _globals['_RUNGROUPREQUEST']._serialized_start=160
-  _globals['_RUNGROUPREQUEST']._serialized_end=1201
-  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_start=1089
-  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_end=1146
-  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_start=1148
-  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_end=1201
-  _globals['_FINISHEDHOP']._serialized_start=1203
-  _globals['_FINISHEDHOP']._serialized_end=1310
-  _globals['_DISCRIMINATION']._serialized_start=1313
-  _globals['_DISCRIMINATION']._serialized_end=1476
-  _globals['_PART']._serialized_start=1478
-  _globals['_PART']._serialized_end=1564
-  _globals['_FORGETRESPONSE']._serialized_start=1566
-  _globals['_FORGETRESPONSE']._serialized_end=1582
-  _globals['_MEMBER']._serialized_start=1585
-  _globals['_MEMBER']._serialized_end=1782
-  _globals['_GROUPEVENT']._serialized_start=1785
-  _globals['_GROUPEVENT']._serialized_end=2139
-  _globals['_SERVED']._serialized_start=2141
-  _globals['_SERVED']._serialized_end=2214
-  _globals['_PARTLOST']._serialized_start=2216
-  _globals['_PARTLOST']._serialized_end=2279
-  _globals['_NETWORKSLEFT']._serialized_start=2281
-  _globals['_NETWORKSLEFT']._serialized_end=2346
-  _globals['_MEMBERDONE']._serialized_start=2349
-  _globals['_MEMBERDONE']._serialized_end=2715
-  _globals['_MEMBERSKIPPED']._serialized_start=2717
-  _globals['_MEMBERSKIPPED']._serialized_end=2785
-  _globals['_REROUTED']._serialized_start=2787
-  _globals['_REROUTED']._serialized_end=2829
-  _globals['_GROUPRESULT']._serialized_start=2832
-  _globals['_GROUPRESULT']._serialized_end=2966
-  _globals['_GROUPSERVICE']._serialized_start=3177
-  _globals['_GROUPSERVICE']._serialized_end=3370
+  _globals['_RELAYMODE']._serialized_start=2994
+  _globals['_RELAYMODE']._serialized_end=3101
+  _globals['_RESULTS']._serialized_start=3103
+  _globals['_RESULTS']._serialized_end=3200
+  _globals['_RUNGROUPREQUEST']._serialized_start=186
+  _globals['_RUNGROUPREQUEST']._serialized_end=1227
+  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_start=1115
+  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_end=1172
+  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_start=1174
+  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_end=1227
+  _globals['_FINISHEDHOP']._serialized_start=1229
+  _globals['_FINISHEDHOP']._serialized_end=1336
+  _globals['_DISCRIMINATION']._serialized_start=1339
+  _globals['_DISCRIMINATION']._serialized_end=1502
+  _globals['_PART']._serialized_start=1504
+  _globals['_PART']._serialized_end=1590
+  _globals['_FORGETRESPONSE']._serialized_start=1592
+  _globals['_FORGETRESPONSE']._serialized_end=1608
+  _globals['_MEMBER']._serialized_start=1611
+  _globals['_MEMBER']._serialized_end=1808
+  _globals['_GROUPEVENT']._serialized_start=1811
+  _globals['_GROUPEVENT']._serialized_end=2165
+  _globals['_SERVED']._serialized_start=2167
+  _globals['_SERVED']._serialized_end=2240
+  _globals['_PARTLOST']._serialized_start=2242
+  _globals['_PARTLOST']._serialized_end=2305
+  _globals['_NETWORKSLEFT']._serialized_start=2307
+  _globals['_NETWORKSLEFT']._serialized_end=2372
+  _globals['_MEMBERDONE']._serialized_start=2375
+  _globals['_MEMBERDONE']._serialized_end=2741
+  _globals['_MEMBERSKIPPED']._serialized_start=2743
+  _globals['_MEMBERSKIPPED']._serialized_end=2811
+  _globals['_REROUTED']._serialized_start=2813
+  _globals['_REROUTED']._serialized_end=2855
+  _globals['_GROUPRESULT']._serialized_start=2858
+  _globals['_GROUPRESULT']._serialized_end=2992
+  _globals['_GROUPSERVICE']._serialized_start=3203
+  _globals['_GROUPSERVICE']._serialized_end=3396
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from fedgsp.v1 import failure_pb2 as _failure_pb2
 from fedgsp.v1 import model_pb2 as _model_pb2
 from fedgsp.v1 import order_pb2 as _order_pb2
+from fedgsp.v1 import training_pb2 as _training_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -186,7 +187,7 @@ class RunGroupRequest(_message.Message):
         """The model that the group starts from. Unset if the program needs none, or if every member has a start."""
 
     @_builtins.property
-    def training(self) -> _order_pb2.TrainingSettings:
+    def training(self) -> _training_pb2.TrainingSettings:
         """Unset for programs that do not train."""
 
     @_builtins.property
@@ -243,7 +244,7 @@ class RunGroupRequest(_message.Message):
         start_address: _builtins.str = ...,
         relay: Global___RelayMode.ValueType = ...,
         shuffle: _builtins.bool = ...,
-        training: _order_pb2.TrainingSettings | None = ...,
+        training: _training_pb2.TrainingSettings | None = ...,
         stall_timeout_s: _builtins.float = ...,
         max_model_bytes: _builtins.int = ...,
         parts: _abc.Iterable[Global___Part] | None = ...,
@@ -325,7 +326,7 @@ class Discrimination(_message.Message):
     estimate: _builtins.str
     """Name of the estimate that makes distances from judgements."""
     @_builtins.property
-    def settings(self) -> _order_pb2.DiscriminatorSettings: ...
+    def settings(self) -> _training_pb2.DiscriminatorSettings: ...
     @_builtins.property
     def newcomers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Only pairs that contain one of these clients are trained. Empty: all pairs."""
@@ -333,7 +334,7 @@ class Discrimination(_message.Message):
     def __init__(
         self,
         *,
-        settings: _order_pb2.DiscriminatorSettings | None = ...,
+        settings: _training_pb2.DiscriminatorSettings | None = ...,
         exchanges: _builtins.int = ...,
         judge_every: _builtins.int = ...,
         patience: _builtins.int = ...,

@@ -6,6 +6,7 @@ Between a node and a group manager: orders for clients, and reports on them."""
 from collections import abc as _abc
 from fedgsp.v1 import failure_pb2 as _failure_pb2
 from fedgsp.v1 import model_pb2 as _model_pb2
+from fedgsp.v1 import training_pb2 as _training_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -198,7 +199,7 @@ class Train(_message.Message):
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
-    def settings(self) -> Global___TrainingSettings: ...
+    def settings(self) -> _training_pb2.TrainingSettings: ...
     @_builtins.property
     def reveal(self) -> Global___Reveal:
         """What the client reveals of its update. Unset: nothing."""
@@ -212,7 +213,7 @@ class Train(_message.Message):
         *,
         start: Global___Start | None = ...,
         produces: _builtins.str = ...,
-        settings: Global___TrainingSettings | None = ...,
+        settings: _training_pb2.TrainingSettings | None = ...,
         reveal: Global___Reveal | None = ...,
         retain: _builtins.bool = ...,
         trial: _builtins.bool = ...,
@@ -305,173 +306,6 @@ class Reveal(_message.Message):
 Global___Reveal: _TypeAlias = Reveal  # noqa: Y015
 
 @_typing.final
-class TrainingSettings(_message.Message):
-    """How a client trains."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class OptionsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    ALGORITHM_FIELD_NUMBER: _builtins.int
-    LOCAL_EPOCHS_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    LEARNING_RATE_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    OPTIONS_FIELD_NUMBER: _builtins.int
-    BFLOAT16_FIELD_NUMBER: _builtins.int
-    OPTIMIZER_FIELD_NUMBER: _builtins.int
-    algorithm: _builtins.str
-    """Name of the local training algorithm."""
-    local_epochs: _builtins.int
-    batch_size: _builtins.int
-    """Samples per step."""
-    learning_rate: _builtins.float
-    """Step size of this round."""
-    seed: _builtins.int
-    """Root seed of the run."""
-    bfloat16: _builtins.bool
-    """Managers round every model that they make to bfloat16. Nodes do so by the outgoing step "rounding"."""
-    @_builtins.property
-    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Options of the algorithm; an option that is not given has its default."""
-
-    @_builtins.property
-    def optimizer(self) -> Global___OptimizerSettings:
-        """Unset: the optimiser of the task, or plain SGD if it has none."""
-
-    def __init__(
-        self,
-        *,
-        algorithm: _builtins.str = ...,
-        local_epochs: _builtins.int = ...,
-        batch_size: _builtins.int = ...,
-        learning_rate: _builtins.float = ...,
-        seed: _builtins.int = ...,
-        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        bfloat16: _builtins.bool = ...,
-        optimizer: Global___OptimizerSettings | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["optimizer", b"optimizer"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "batch_size", b"batch_size", "bfloat16", b"bfloat16", "learning_rate", b"learning_rate", "local_epochs", b"local_epochs", "optimizer", b"optimizer", "options", b"options", "seed", b"seed"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TrainingSettings: _TypeAlias = TrainingSettings  # noqa: Y015
-
-@_typing.final
-class OptimizerSettings(_message.Message):
-    """How a client turns gradients into steps."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class OptionsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    @_typing.final
-    class ScheduleOptionsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    NAME_FIELD_NUMBER: _builtins.int
-    OPTIONS_FIELD_NUMBER: _builtins.int
-    SCHEDULE_FIELD_NUMBER: _builtins.int
-    SCHEDULE_OPTIONS_FIELD_NUMBER: _builtins.int
-    CLIP_NORM_FIELD_NUMBER: _builtins.int
-    ACCUMULATE_FIELD_NUMBER: _builtins.int
-    PRECISION_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Name of the optimiser."""
-    schedule: _builtins.str
-    """How the step size changes from step to step of a training. Empty: it stays the same."""
-    clip_norm: _builtins.float
-    """A gradient that is longer is shortened to this length. 0: no gradient is."""
-    accumulate: _builtins.int
-    """Batches whose mean gradient makes one step. 0 stands for 1."""
-    precision: _builtins.str
-    """Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights."""
-    state: _builtins.str
-    """Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left on the
-    node. "relayed": from the state that came with the model, and which leaves with the trained model.
-    """
-    @_builtins.property
-    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Its options; an option that is not given has its default."""
-
-    @_builtins.property
-    def schedule_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        schedule: _builtins.str = ...,
-        schedule_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        clip_norm: _builtins.float = ...,
-        accumulate: _builtins.int = ...,
-        precision: _builtins.str = ...,
-        state: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "name", b"name", "options", b"options", "precision", b"precision", "schedule", b"schedule", "schedule_options", b"schedule_options", "state", b"state"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OptimizerSettings: _TypeAlias = OptimizerSettings  # noqa: Y015
-
-@_typing.final
 class Evaluate(_message.Message):
     """Evaluates a model on one part of a client's data, compares it with a model that the node holds, or both."""
 
@@ -497,7 +331,7 @@ class Evaluate(_message.Message):
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
-    def settings(self) -> Global___TrainingSettings:
+    def settings(self) -> _training_pb2.TrainingSettings:
         """Settings for `personalised`, which may need training steps."""
 
     def __init__(
@@ -506,7 +340,7 @@ class Evaluate(_message.Message):
         start: Global___Start | None = ...,
         training_part: _builtins.bool = ...,
         compared_with: _builtins.str = ...,
-        settings: Global___TrainingSettings | None = ...,
+        settings: _training_pb2.TrainingSettings | None = ...,
         personalised: _builtins.bool = ...,
         only_compare: _builtins.bool = ...,
         validation_part: _builtins.bool = ...,
@@ -563,14 +397,14 @@ class Discriminate(_message.Message):
         """One network for each of these clients, in this order. With shared networks: all clients, this one included."""
 
     @_builtins.property
-    def settings(self) -> Global___DiscriminatorSettings: ...
+    def settings(self) -> _training_pb2.DiscriminatorSettings: ...
     def __init__(
         self,
         *,
         start: Global___Start | None = ...,
         produces: _builtins.str = ...,
         others: _abc.Iterable[_builtins.int] | None = ...,
-        settings: Global___DiscriminatorSettings | None = ...,
+        settings: _training_pb2.DiscriminatorSettings | None = ...,
         judge: _builtins.bool = ...,
         exchange: _builtins.int = ...,
     ) -> None: ...
@@ -581,56 +415,6 @@ class Discriminate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Discriminate: _TypeAlias = Discriminate  # noqa: Y015
-
-@_typing.final
-class DiscriminatorSettings(_message.Message):
-    """How discriminators are trained."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SAMPLES_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    LEARNING_RATE_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    SHARED_FIELD_NUMBER: _builtins.int
-    FEATURE_SCALE_FIELD_NUMBER: _builtins.int
-    FOLD_FIELD_NUMBER: _builtins.int
-    samples: _builtins.int
-    """Samples of each client's training part to train on. The remaining samples are the validation part."""
-    steps: _builtins.int
-    """SGD steps between two exchanges."""
-    batch_size: _builtins.int
-    """Samples per step."""
-    learning_rate: _builtins.float
-    """Step size."""
-    seed: _builtins.int
-    """Root seed of the run."""
-    shared: _builtins.bool
-    """One network with an output per client, in place of one network per pair of clients."""
-    feature_scale: _builtins.float
-    """Features are multiplied by this factor; labels are not."""
-    fold: _builtins.int
-    """Which samples are trained on: 0 for a first draw, 1 for a draw from the samples that the first one has left."""
-    def __init__(
-        self,
-        *,
-        samples: _builtins.int = ...,
-        steps: _builtins.int = ...,
-        batch_size: _builtins.int = ...,
-        learning_rate: _builtins.float = ...,
-        seed: _builtins.int = ...,
-        shared: _builtins.bool = ...,
-        feature_scale: _builtins.float = ...,
-        fold: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "feature_scale", b"feature_scale", "fold", b"fold", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DiscriminatorSettings: _TypeAlias = DiscriminatorSettings  # noqa: Y015
 
 @_typing.final
 class Initialise(_message.Message):

@@ -29,18 +29,15 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.v1 import (
-    check_pb2,
-    enrolment_pb2,
     failure_pb2,
     group_pb2,
-    hosting_pb2,
     membership_pb2,
     model_pb2,
     order_pb2,
 )
+from fedgsp.wire import MODULES
 from tests.support.values import KINDS, values_of
 
-MODULES = (check_pb2, enrolment_pb2, failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2, hosting_pb2)
 few = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
-import numpy as np
 import pytest
 
-from fedgsp import Task, wire
+from fedgsp import wire
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
@@ -23,151 +19,34 @@ from fedgsp.messages import (
     Cancel,
     Describe,
     Described,
-    Done,
     Failed,
     Failure,
     FailureCode,
-    Fetched,
-    GroupEvent,
-    GroupResult,
     Initialise,
     Leave,
-    Member,
     NodeMessage,
     NodeReport,
     Order,
     OrderKey,
-    Progress,
-    RelayMode,
-    RunGroupRequest,
     Source,
     SourceKind,
     Start,
     TopServerMessage,
     Train,
     Trained,
-    TrainingSettings,
     Welcome,
-    Work,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import Door
-from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment, managers, server
 from fedgsp_node.attachment import Attachment
-from fedgsp_node.clients import Clients
-from fedgsp_node.fetching import Fetcher
-from fedgsp_node.slot import Slot
-from fedgsp_node.worker import Worker
 from group_manager.members import Members
-from group_manager.server import GroupServicer, OrderServicer
-from group_manager.sessions import Session
+from group_manager.server import OrderServicer
+from tests.support.attached import ENDLESS, SETTINGS, manager, node, training
 from tests.support.blobs_task import Blobs
-from tests.support.callers import ISSUER, OPEN
+from tests.support.callers import OPEN
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
-from tests.support.toy_task import Toy
-
-SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
-ENDLESS = TrainingSettings("sgd", 10**9, 7, 0.0, seed=3)
-
-
-class Watching(Members):
-    """Says which orders have been shown to move, once they have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
-
-    def report(self, session: Session, kind: Done | Failed | Fetched | Progress) -> None:
-        super().report(session, kind)
-        if isinstance(kind, Progress) and not self.moved.done():
-            positions = {progress.key.position for progress in kind.orders if progress.key and progress.mark > 0}
-            if positions:
-                self.moved.set_result(positions)
-
-
-@dataclass
-class Manager:
-    """A manager's services at an address."""
-
-    members: Watching
-    store: ModelStore
-    served: Any
-    groups: GroupServicer
-
-    def send(self, work: Work, client: int = 0, position: int = 0, node: str = "n0") -> Any:
-        return self.members.submit(node, Order(OrderKey(1, "some", 0, position, 0, "run"), client, work))
-
-    async def result(self, ticket: Any) -> Any:
-        return await self.members.outcome(ticket, 30)
-
-    def call_off(self, ticket: Any) -> None:
-        self.members.tell(ticket.node, Order(ticket.key, 0, Cancel()))
-
-
-@asynccontextmanager
-async def manager() -> AsyncIterator[Manager]:
-    members, store = Watching(), ModelStore()
-    async with Channels() as channels:
-        me = Source(SourceKind.MANAGER, "m0", "not yet known")
-        groups = GroupServicer(members, store, channels, me, ISSUER, Door())
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
-
-        def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)
-            group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-            models.add_to(server)
-
-        async with serving(register) as served:
-            groups._me = Source(SourceKind.MANAGER, "m0", served.address)
-            yield Manager(members, store, served, groups)
-
-
-@dataclass
-class Node:
-    """A real node's parts."""
-
-    name: str
-    clients: Clients
-    store: ModelStore = field(default_factory=ModelStore)
-    slot: Slot = field(default_factory=Slot)
-    peer_address: str = ""
-    ended: asyncio.Task[tuple[bool, str]] | None = None
-
-    def member(self, client: int) -> Member:
-        samples = self.clients.train_samples(client)
-        return Member(client, self.name, self.peer_address, samples, weight=float(samples))
-
-
-@asynccontextmanager
-async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: str = "n0") -> AsyncIterator[Node]:
-    """A node attached to a manager; dialled by its peers at an address of its own."""
-    n = Node(name, Clients(task, ids))
-
-    def register(server: grpc.aio.Server) -> None:
-        ModelServicer(n.store).add_to(server)
-
-    async with serving(register) as served, Channels() as channels:
-        n.peer_address = served.address
-        worker = Worker(n.clients, n.store, Fetcher(n.store, channels, n.clients.tensors, "127.0.0.1"), n.slot)
-        life = Attachment(await channels.to(m.served.address, TOP_SERVER), Attached("run", name, "m0"), worker)
-        n.ended = asyncio.create_task(life.serve())
-        try:
-            assert await m.members.wait_for({name}, 10) == set()
-            yield n
-        finally:
-            n.ended.cancel()
-            await asyncio.gather(n.ended, return_exceptions=True)
-            n.slot.close()
-
-
-def training(n: Node, produces: str = "end", settings: TrainingSettings = SETTINGS) -> Train:
-    n.store.put("start", n.clients.initial_weights(0))
-    return Train(Start("start", (Source(SourceKind.LOCAL, n.name),)), produces, settings)
-
 
 # --- orders and reports
 
@@ -362,55 +241,3 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
             await living
         finally:
             await restarted.stop(None)
-
-
-# --- real programs on real nodes
-
-
-@asynccontextmanager
-async def top_server_with(weights: Any) -> AsyncIterator[str]:
-    store = ModelStore()
-    store.put("start", weights)
-
-    def register(server: grpc.aio.Server) -> None:
-        ModelServicer(store).add_to(server)
-
-    async with serving(register) as served:
-        yield served.address
-
-
-async def toy(program: str, order: Sequence[int], epochs: int, relay: RelayMode) -> float:
-    """The toy problem's w after a program on two nodes, fetched from the manager."""
-    settings = TrainingSettings("sgd", epochs, 10, 0.1, seed=0)
-    async with contextlib.AsyncExitStack() as stack:
-        m = await stack.enter_async_context(manager())
-        nodes = [await stack.enter_async_context(node(m, Toy(), [client], f"n{client}")) for client in (0, 1)]
-        start = nodes[0].clients.initial_weights(0)
-        address = await stack.enter_async_context(top_server_with(start))
-        members = tuple(nodes[client].member(client) for client in order)
-        request = RunGroupRequest(
-            *("run", 1, 0, program, members, start.ref("start"), address),
-            *(relay, False, settings, 30.0, start.buffer.nbytes),
-        )
-        stub = group_pb2_grpc.GroupServiceStub(m.served.channel)
-        events = [wire.decode(GroupEvent, proto).kind async for proto in stub.RunGroup(wire.encode(request))]
-        result = events[-1]
-        assert isinstance(result, GroupResult), result
-        assert result.ref is not None
-        assert (result.bytes_direct > 0) == (program == "relay" and relay is not RelayMode.MANAGER)
-        weights = await m.store.get(result.ref.id)
-        assert np.array_equal(weights.ref("").digest, result.ref.digest)
-        return float(weights.arrays["w"][0])
-
-
-@pytest.mark.parametrize("relay", [RelayMode.AUTO, RelayMode.DIRECT, RelayMode.MANAGER])
-@pytest.mark.parametrize(("order", "expected"), [((0, 1), 1.21), ((1, 0), 1.17)])
-async def test_the_toy_relay_gives_the_published_values(
-    order: tuple[int, int], expected: float, relay: RelayMode
-) -> None:
-    assert await toy("relay", order, 1, relay) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("relay", [RelayMode.AUTO, RelayMode.MANAGER])
-async def test_the_toy_mean_gives_the_published_value(relay: RelayMode) -> None:
-    assert await toy("parallel", (0, 1), 2, relay) == pytest.approx(1.38, abs=1e-12)

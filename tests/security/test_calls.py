@@ -25,16 +25,11 @@ from fedgsp.messages import NodeMessage
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import (
-    check_pb2,
-    enrolment_pb2,
-    group_pb2,
-    grouping_pb2,
-    hosting_pb2,
     membership_pb2,
     membership_pb2_grpc,
     model_pb2,
-    order_pb2,
 )
+from fedgsp.wire import MODULES
 from tests.support.fuzzing import path, say, until
 from tests.support.hellos import hello, membership
 from tests.support.holders import WEIGHTS
@@ -42,7 +37,6 @@ from tests.support.serving import Served, serving
 from top_server.nodes.servicer import MembershipServicer
 
 JOIN, FETCH = path("MembershipService", "Join"), path("ModelService", "Fetch")
-MODULES = (check_pb2, enrolment_pb2, group_pb2, grouping_pb2, hosting_pb2, membership_pb2, model_pb2, order_pb2)
 
 
 def test_every_rpc_has_limits_and_a_kind_that_is_counted() -> None:

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.access import RULES
-from fedgsp.v1 import (
-    check_pb2,
-    enrolment_pb2,
-    group_pb2,
-    grouping_pb2,
-    hosting_pb2,
-    membership_pb2,
-    model_pb2,
-    order_pb2,
-)
+from fedgsp.wire import MODULES
 
-MODULES = (check_pb2, enrolment_pb2, group_pb2, grouping_pb2, hosting_pb2, membership_pb2, model_pb2, order_pb2)
 CALLS = {
     f"/{service.full_name}/{method.name}"
     for module in MODULES
