@@ -1,6 +1,7 @@
 """Measures how the time of a round follows the number of machines, and holds a model of the round against it:
 
-    python -m benchmarks.scale --out scale.json [--machines 2,4] [--predict 1000]
+    python -m benchmarks.scale --out scale.json [--machines 2,4]        # half an hour
+    python -m benchmarks.scale --of scale.json [--predict 1000]         # the tables of a measurement
 
 Machines are network namespaces of this machine, each with four nodes, behind links of 1 Gbit/s to one switch. All
 connections between them use TLS. 368 clients form 16 groups, which stay the same; all groups train in each round. A
@@ -8,7 +9,8 @@ training lasts one second and uses no processor, because all machines share thos
 and parallel groups are played, with group managers beside the top server and on the machines of nodes.
 
 The parts of the model (`model.py`) are measured on the smallest number of machines: a hop, in a run with one chain,
-and what a round takes beyond the model. The other numbers of machines are then predicted. This needs Linux and root.
+and what a round takes beyond the model. The other numbers of machines are then predicted. To measure needs Linux and
+root.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -142,47 +144,61 @@ def predicted(case: Case, groups: Sequence[Sequence[int]], managers: Sequence[in
     return parallel_s(groups, managers, case.layout, parts)
 
 
-def alone(machines: int, program: str, placed: bool, parts: Parts, beyond_s: float) -> dict[str, Any]:
-    """What the model says of a number of machines that nobody has measured."""
+def alone(machines: int, program: str, placed: bool, parts: Parts) -> tuple[Case, float]:
+    """What the model says of a number of machines that nobody has measured, in seconds."""
     clients = CLIENTS_PER_MACHINE * machines
     case = Case(machines, program, placed, clients, clients // GROUP_SIZE)
     order = sorted(range(clients), key=lambda client: (client * 2654435761) % 2**32)  # mixed, and always the same
-    groups = [order[number :: case.groups] for number in range(case.groups)]
+    groups = [sorted(order[number :: case.groups]) for number in range(case.groups)]  # naive-gsp goes by id
     managers = [1 + number % machines if placed else HUB for number in range(case.groups)]
-    found = predicted(case, groups, managers, parts)
-    return {"machines": machines, "clients": clients, "groups": case.groups, "predicted_s": found + beyond_s}
+    return case, predicted(case, groups, managers, parts)
 
 
-def measure(machines: Sequence[int], predict: int) -> dict[str, Any]:
+def measure(machines: Sequence[int]) -> dict[str, Any]:
     """Plays all runs, the smallest number of machines first."""
     chain = Case(machines[0], "relay", False, CHAIN, 1, 2)
-    took = hops(play(chain), chain.layout)
-    parts = Parts(TRAINING_S, {SAME_NODE: 0.0, SAME_MACHINE: 0.0, **took}, MBIT * 1e6 / 8, 4 * PARAMETERS)
-    tell(f"hops: {took}")
-    rows, beyond = [], dict[tuple[str, bool], float]()
-    for number in machines:
-        for program in ("relay", "parallel"):
-            for placed in (False, True):
-                case = Case(number, program, placed)
-                events = play(case)
-                seconds = rounds_of(events)
-                by_model = predicted(case, groups_of(events), managers_of(events, case), parts)
-                rest = beyond.setdefault((program, placed), statistics.median(seconds) - by_model)
-                row = {**dataclasses.asdict(case), "seconds": seconds, "model_s": by_model}
-                rows.append({**row, "predicted_s": by_model + rest, "measured_here": number == machines[0]})
-                tell(json.dumps(rows[-1]))
-    return {
-        "hops": took,
-        "training_s": TRAINING_S,
-        "model_bytes": parts.model_bytes,
-        "mbit": MBIT,
-        "beyond_s": [[program, placed, rest] for (program, placed), rest in beyond.items()],
-        "rows": rows,
-        "alone": [
-            {"program": program, "placed": placed, **alone(predict, program, placed, parts, rest)}
-            for (program, placed), rest in beyond.items()
-        ],
-    }
+    of_kinds, rows = hops(play(chain), chain.layout), list[dict[str, Any]]()
+    tell(f"hops: {of_kinds}")
+    for number, program, placed in itertools.product(machines, ("relay", "parallel"), (False, True)):
+        case = Case(number, program, placed)
+        events = play(case)
+        row = {**dataclasses.asdict(case), "seconds": rounds_of(events)}
+        tell(json.dumps(row))
+        rows.append({**row, "of_groups": groups_of(events), "managers_on": managers_of(events, case)})
+    return {"hops": of_kinds, "rows": rows}
+
+
+def tables(found: Mapping[str, Any], predict: int) -> Iterator[str]:
+    """What was measured beside the model, and the model alone, as lines of Markdown."""
+    parts = Parts(TRAINING_S, {SAME_NODE: 0.0, SAME_MACHINE: 0.0, **found["hops"]}, MBIT * 1e6 / 8, 4 * PARAMETERS)
+    beyond = dict[tuple[str, bool], float]()
+    yield "| machines | members | managers | round, s | by the model, s | predicted, s | error |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in found["rows"]:
+        case = Case(*(row[field.name] for field in dataclasses.fields(Case)))
+        by_model = predicted(case, row["of_groups"], row["managers_on"], parts)
+        took, kind = statistics.median(row["seconds"]), (case.program, case.placed)
+        told = ["measured here", ""]
+        if kind in beyond:
+            told = [f"{by_model + beyond[kind]:.1f}", f"{100 * ((by_model + beyond[kind]) / took - 1):+.0f} %"]
+        beyond.setdefault(kind, took - by_model)
+        yield _line(case.machines, *_words(*kind), f"{took:.1f}", f"{by_model:.1f}", *told)
+    yield ""
+    yield "| machines | clients | groups | members | managers | predicted, s |"
+    yield "|---|---|---|---|---|---|"
+    for kind, rest in beyond.items():
+        case, by_model = alone(predict, *kind, parts)
+        yield _line(predict, case.clients, case.groups, *_words(*kind), f"{by_model + rest:.1f}")
+
+
+def _words(program: str, placed: bool) -> tuple[str, str]:
+    return {"relay": "relay", "parallel": "train in parallel"}[
+        program
+    ], "placed" if placed else "beside the top server"
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def tell(line: str) -> None:
@@ -193,14 +209,20 @@ def tell(line: str) -> None:
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="FILE", help="measure, and write what was found")
+    what.add_argument("--of", type=Path, metavar="FILE", help="what was measured before")
     parser.add_argument("--machines", default="2,4")
     parser.add_argument("--predict", type=int, default=1000, help="machines of which the model alone speaks")
     given = parser.parse_args()
-    if reason := why_not():
-        parser.error(reason)
-    found = measure([int(number) for number in given.machines.split(",")], given.predict)
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if given.out:
+        if reason := why_not():
+            parser.error(reason)
+        found = measure([int(number) for number in given.machines.split(",")])
+        given.out.write_text(json.dumps(found) + "\n")
+    else:
+        found = json.loads(given.of.read_text())
+    sys.stdout.write("\n".join(tables(found, given.predict)) + "\n")
 
 
 if __name__ == "__main__":

@@ -57,23 +57,20 @@ class Parts:
 
 
 def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> float:
-    """Seconds until all chains of a round have ended."""
+    """Seconds until all chains of a round have ended. A node trains its clients in the order in which models come."""
     free = [0.0] * len(layout.machine_of)
-    waiting = [(parts.hop[layout.way(None, group[0])], number, 0) for number, group in enumerate(groups)]
-    heapq.heapify(waiting)
+    coming = [(parts.hop[layout.way(None, group[0])], number, 0) for number, group in enumerate(groups)]
+    heapq.heapify(coming)
     last = 0.0
-    while waiting:
-        ready, number, position = heapq.heappop(waiting)
+    while coming:
+        came, number, position = heapq.heappop(coming)
         group = groups[number]
         node = layout.node_of[group[position]]
-        if free[node] > ready:  # others come first, perhaps
-            heapq.heappush(waiting, (free[node], number, position))
-            continue
-        free[node] = done = ready + parts.training
+        free[node] = done = max(free[node], came) + parts.training
         last = max(last, done)
         if position + 1 < len(group):
             hop = parts.hop[layout.way(group[position], group[position + 1])]
-            heapq.heappush(waiting, (done + hop, number, position + 1))
+            heapq.heappush(coming, (done + hop, number, position + 1))
     return last
 
 

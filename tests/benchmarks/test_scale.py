@@ -31,6 +31,12 @@ def test_chains_wait_for_a_node_that_trains_for_another_one() -> None:
     assert relay_s([[0, 4], [1, 5]], LAYOUT, PARTS) == pytest.approx(alone + 1.0)
 
 
+def test_a_node_trains_for_the_chain_whose_model_came_first() -> None:
+    layout = Layout([0, 0, 0, 0, 1, 2, 2], [1, 2, 1])
+    # Node 0 is busy until 2.5. Models come to it at 2.0 by the first chain, and at 1.6 by the second.
+    assert relay_s([[4, 3], [5, 2, 6], [0, 1]], layout, PARTS) == pytest.approx(2.5 + 1.0 + 0.1 + 1.0)
+
+
 def test_a_parallel_round_lasts_as_long_as_its_busiest_node_or_link() -> None:
     groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
     idle = dataclasses.replace(PARTS, model_bytes=0)
