@@ -8,6 +8,8 @@ connections between them use TLS. 368 clients form 16 groups, which stay the sam
 training lasts one second and uses no processor, because all machines share those of one. The model has 16 MB. Relays
 and parallel groups are played, with group managers beside the top server and on the machines of nodes.
 
+All models travel whole (`--wire raw`), because the machines share the processors that would code them.
+
 The parts of the model (`model.py`) are measured on the smallest number of machines: a hop, in a run with one chain,
 and what a round takes beyond the model. The other numbers of machines are then predicted. To measure needs Linux and
 root.
@@ -88,7 +90,7 @@ def play(case: Case) -> Sequence[Event]:
             *("--task", IDLE_TASK, "--optimizer", "sgd", "--learning-rate", "0.01"),
             *(word for key, value in task.items() for word in ("--task-option", f"{key}={value}")),
             *("--scheme", "naive-gsp", "--beta", str(case.groups), "--sampling-rate", "1"),
-            *("--program", case.program, "--rounds", str(case.rounds), "--evaluate-every", "1000"),
+            *("--program", case.program, "--rounds", str(case.rounds), "--evaluate-every", "1000", "--wire", "raw"),
             *(["--place-managers"] if case.placed else []),
         ]
         path = os.pathsep.join([str(folder), str(ROOT)])
