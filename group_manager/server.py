@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 
 import grpc.aio
 
@@ -43,6 +43,7 @@ from fedgsp.settings.managers import ManagerSettings
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
+from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, require
 from group_manager.group import Group
@@ -171,7 +172,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             tried.add(group)
             if model_id not in self._store:
                 group.models.by_way_of_here(model_id)
-            with ended_elsewhere():
+            with cancelled_elsewhere():
                 await group.models.wanted(model_id)
             if group in self._groups:
                 return
@@ -272,17 +273,6 @@ async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
     events.put_nowait(GroupEvent(outcome))
-
-
-@contextmanager
-def ended_elsewhere() -> Iterator[None]:
-    """Lets a cancellation pass over that is not one of this task: what it waited for was called off."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
 
 
 def _give_back_memory() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,15 @@ LOOK_EVERY_S = 0.02
 def epoch(event: Event) -> float:
     """When an event was recorded, in seconds since 1970."""
     return datetime.fromisoformat(event["time"]).timestamp()
+
+
+def presence(events: Iterable[Event]) -> dict[str, bool]:
+    """Whether each node that these events name is there: it has joined, and has not left since."""
+    return {
+        event["node"]: event["event"] == "node_joined"
+        for event in events
+        if event["event"] in ("node_joined", "node_left")
+    }
 
 
 class Events:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from benchmarks.chaos import disks
-from benchmarks.chaos.events import Events
+from benchmarks.chaos.events import Events, presence
 from benchmarks.chaos.plan import Fault, Moment
 from benchmarks.chaos.world import TOP_SERVER, World
 
@@ -139,14 +139,11 @@ async def _certificate_expires(world: World, fault: Fault) -> None:
     A node that is still starting would end when it reads such a certificate, as it should.
     """
     name = _node(world, fault)
-    await world.events.until(lambda events: _is_here(events, name) or any(events.of_kind("run_finished")))
+    await world.events.until(
+        lambda events: presence(events.all).get(name, False) or any(events.of_kind("run_finished"))
+    )
     world.issue(name, EXPIRES_S)
     await asyncio.sleep(EXPIRES_S)
-
-
-def _is_here(events: Events, name: str) -> bool:
-    told = [event["event"] for event in events.of_kind("node_joined", "node_left", node=name)]
-    return told[-1:] == ["node_joined"]
 
 
 @contextlib.asynccontextmanager

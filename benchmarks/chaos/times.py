@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.chaos.events import Event, epoch
+from benchmarks.chaos.events import Event, epoch, presence
 from benchmarks.chaos.faults import Strike
 from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER
@@ -102,10 +102,8 @@ def exposed(strike: Strike, events: Sequence[Event]) -> float:
 
 def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
     """Whether one of the nodes had left, and had not joined again, when the fault began."""
-    last = {
-        event["node"]: event["event"] for event in events if event["event"] in _OF_NODES and epoch(event) < strike.at
-    }
-    return TOP_SERVER not in strike.victims and "node_left" in {last.get(node) for node in strike.nodes}
+    there = presence(event for event in events if epoch(event) < strike.at)
+    return TOP_SERVER not in strike.victims and not all(there.get(node, True) for node in strike.nodes)
 
 
 def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:

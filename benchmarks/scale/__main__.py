@@ -32,7 +32,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.performance.runs import IDLE_TASK
+from benchmarks.performance.runs import idle_task
 from benchmarks.scale.model import SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
 from benchmarks.scale.network import HUB, address, namespace, switched, why_not
 from fedgsp.children import tail
@@ -81,14 +81,12 @@ def play(case: Case) -> Sequence[Event]:
         folder = Path(name)
         entry_point(folder)
         options = {"tag": tag, "machines": case.machines, "host": address(HUB)}
-        task = {"clients": case.clients, "parameters": PARAMETERS, "seconds": TRAINING_S}
         command = [
             *("ip", "netns", "exec", namespace(HUB, tag), sys.executable, "-m", "top_server", "--json"),
             *("--run-dir", str(folder / "run"), "--place", "machines"),
-            *("--workers", str(NODES_PER_MACHINE * case.machines), "--clients", str(case.clients)),
+            *("--workers", str(NODES_PER_MACHINE * case.machines)),
             *(word for key, value in options.items() for word in ("--place-option", f"{key}={value}")),
-            *("--task", IDLE_TASK, "--optimizer", "sgd", "--learning-rate", "0.01"),
-            *(word for key, value in task.items() for word in ("--task-option", f"{key}={value}")),
+            *(*idle_task(case.clients, PARAMETERS, TRAINING_S), "--optimizer", "sgd", "--learning-rate", "0.01"),
             *("--scheme", "naive-gsp", "--beta", str(case.groups), "--sampling-rate", "1"),
             *("--program", case.program, "--rounds", str(case.rounds), "--evaluate-every", "1000", "--wire", "raw"),
             *(["--place-managers"] if case.placed else []),

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 import types
 import typing
 from typing import Any
@@ -10,16 +8,14 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
-from fedgsp import messages, v1
+from fedgsp import messages
 from fedgsp.messages import Failure, FailureCode
+from fedgsp.v1 import grouping_pb2
+from fedgsp.wire import MODULES
 from tests.support.values import KINDS
 
 #: Every file of the contract, so that a new one is tested too. All of grouping.proto is used as protobuf messages.
-FILES: list[FileDescriptor] = [
-    importlib.import_module(module.name).DESCRIPTOR
-    for module in pkgutil.iter_modules(v1.__path__, "fedgsp.v1.")
-    if module.name.endswith("_pb2") and not module.name.endswith(".grouping_pb2")
-]
+FILES: list[FileDescriptor] = [module.DESCRIPTOR for module in MODULES if module is not grouping_pb2]
 MESSAGES: dict[str, Descriptor] = {name: kind for file in FILES for name, kind in file.message_types_by_name.items()}
 ENUMS: dict[str, EnumDescriptor] = {name: kind for file in FILES for name, kind in file.enum_types_by_name.items()}
 #: Messages that do not leave the servicers and client wrappers.
