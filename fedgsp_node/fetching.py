@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from weakref import WeakSet, WeakValueDictionary
 
 from fedgsp.addresses import resolve
@@ -20,7 +19,7 @@ from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
-from fedgsp.to_the_end import looked_at
+from fedgsp.shared_work import SharedWork
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
@@ -29,15 +28,6 @@ Fetched = tuple[Weights, Source, int]
 _HERE = Source(SourceKind.LOCAL, "")
 _NO_FETCH = (SourceKind.LOCAL, SourceKind.OWN)
 _SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
-
-
-@dataclass(slots=True)
-class _SharedFetch:
-    """One fetch, and the number of orders that wait for it now and that joined it so far."""
-
-    task: asyncio.Future[Fetched]
-    waiting: int = 0
-    joined: int = 0
 
 
 #: How often all sources are tried while a server among them cannot be reached, and the pause between two tries.
@@ -74,7 +64,7 @@ class Fetcher:
         #: The tensors of the model of the run.
         self.tensors = tensors
         self._host = top_server_host
-        self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
+        self._shared: SharedWork[Fetched] = SharedWork()
         self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and still in use
         self._given_away: WeakSet[Weights] = WeakSet()
         self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
@@ -102,27 +92,16 @@ class Fetcher:
         if held is not None:
             return held, _HERE, 0
         key = start.model_id, start.sources
-        shared = self._shared.get(key)
-        first = shared is None
-        if shared is None:
-            shared = self._shared[key] = _SharedFetch(looked_at(self._try_all(start, expected)))
-        shared.waiting += 1
-        shared.joined += 1
-        try:
-            weights, source, size = await asyncio.shield(shared.task)
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting:
-                # No order waits any more: weights that were stored now would never be released.
-                shared.task.cancel()
-                del self._shared[key]
-        if to_change and not start.keep and shared.joined == 1 and weights not in self.bases:
+        # If no order waits any more, the fetch ends: weights that were stored then would never be released.
+        shared = await self._shared.share(key, lambda: self._try_all(start, expected))
+        weights, source, size = shared.result
+        if to_change and not start.keep and shared.of == 1 and weights not in self.bases:
             self._given_away.add(weights)
             return weights, source, size
         self._in_use[start.model_id] = weights
         if start.keep:
             self._store.put(start.model_id, weights)
-        if not first:  # the first order has reported the bytes
+        if not shared.first:  # the first order has reported the bytes
             return weights, dataclasses.replace(source, travelled=0, coding=""), 0
         return weights, source, size
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Collection
 
 from fedgsp.averages import Mean
@@ -75,15 +76,18 @@ class Models:
         task = record.fetch
         if task is None:
             if model_id in self._store:
-                if self._store.join(model_id):
-                    self._ledger.copy(model_id, Copy.HERE)
-                return
+                return self.join(model_id)
             if record.wrong is not None:
                 return self._store.fail(model_id, record.wrong)
             self._store.expect(model_id)
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
             self._ledger.copy(model_id, Copy.COMING, task)
         await asyncio.shield(task)
+
+    def join(self, model_id: str) -> None:
+        """If another group has brought a model here, it stays for this group, too."""
+        if self._ledger.look(model_id).copy is Copy.NONE and self._store.join(model_id):
+            self._ledger.copy(model_id, Copy.HERE)
 
     def by_way_of_here(self, model_id: str) -> None:
         """A node gets a model from this manager; reports it if the node should have got it from another node."""
@@ -186,17 +190,9 @@ class Models:
                 case Origin.PARTS:
                     self._store.put(model_id, await self._mean_of(self._request.parts))
                 case Origin.TOP_SERVER:
-                    weights = await fetch(
-                        await self._channels.to(self._request.start_address, TOP_SERVER, models=True),
-                        model_id,
-                        None,
-                        self._request.max_model_bytes,
-                        make_room=growing_room,
-                        promised=False,
-                        ticket=self._tickets.own(model_id),
-                        digest=self._ledger.look(model_id).digest,
-                    )
-                    self._store.put(model_id, weights)
+                    digest = self._ledger.look(model_id).digest
+                    fetching = functools.partial(self._fetch_from_top_server, model_id, digest)
+                    self._store.put(model_id, await self._store.fetched(model_id, digest, fetching))
                 case _:
                     await self._fetch_from_node(model_id)
         except UserError as error:  # the top server is not who it should be
@@ -210,6 +206,18 @@ class Models:
             self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
         finally:
             self._ledger.copy(model_id, Copy.HERE)
+
+    async def _fetch_from_top_server(self, model_id: str, digest: bytes) -> Weights:
+        return await fetch(
+            await self._channels.to(self._request.start_address, TOP_SERVER, models=True),
+            model_id,
+            None,
+            self._request.max_model_bytes,
+            make_room=growing_room,
+            promised=False,
+            ticket=self._tickets.own(model_id),
+            digest=digest,
+        )
 
     async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
         mean = Mean(weighted=True)

@@ -175,13 +175,20 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             with cancelled_elsewhere():
                 await group.models.wanted(model_id)
             if group in self._groups:
-                return
+                return self._share(model_id)
             # It has ended meanwhile and let the model go, and the caller may be of another group that has it.
         require(
             model_id in self._store,
             FailureCode.NO_SUCH_MODEL,
             f"no group of this manager knows model {model_id!r}",
         )
+
+    def _share(self, model_id: str) -> None:
+        """Each group that starts from a model has it until its own end, whichever group has brought it here."""
+        for group in self._groups:
+            start = group.request.start
+            if start is not None and start.id == model_id:
+                group.models.join(model_id)
 
     def _provider(self, model_id: str, tried: Collection[Group]) -> Group | None:
         """A group that knows from where to get a model, and was not tried."""

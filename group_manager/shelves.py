@@ -8,10 +8,11 @@ one group knows their names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from fedgsp.messages import Failure
 from fedgsp.model_store import ModelStore
+from fedgsp.shared_work import SharedWork
 from fedgsp.weights import Weights
 
 
@@ -22,6 +23,8 @@ class Shelves:
         self.store = store
         #: Model -> number of shelves that it is on.
         self.shared: Counter[str] = Counter()
+        #: Models on their way here from the top server.
+        self.coming: SharedWork[Weights] = SharedWork()
 
     def add(self) -> Shelf:
         """A shelf for another group."""
@@ -50,6 +53,10 @@ class Shelf:
         if found:
             self.expect(model_id)
         return found
+
+    async def fetched(self, model_id: str, digest: bytes, fetch: Callable[[], Awaitable[Weights]]) -> Weights:
+        """What `fetch` brings, once for all groups that want the model at this time. The store does not get it."""
+        return (await self._shelves.coming.share((model_id, digest), fetch)).result
 
     def expect(self, model_id: str) -> None:
         """A model is to come for this group, perhaps from a node: from now on no other group lets it go."""

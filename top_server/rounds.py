@@ -4,22 +4,24 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, FailureCode, Results
+from fedgsp.messages import Failure, FailureCode, GroupResult, Results
+from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
 from top_server.evaluation import VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
 from top_server.groups.missed import missed_in
-from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, run_group, shown
+from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
+from top_server.managers.pool import Manager
 from top_server.merging import Merging
 from top_server.merging.weighing import WEIGHINGS
 from top_server.models import Changes, Holdings, Made
@@ -272,20 +274,26 @@ async def merge(
     progress: Progress,
     merging: Merging,
     number: int,
-    training: Iterable[asyncio.Task[GroupOutcome]],
+    training: list[asyncio.Task[GroupOutcome]],
     reveals: Reveals | None = None,
 ) -> list[GroupOutcome]:
-    """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
+    """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing.
+
+    Groups whose results were lost run again; their tasks in `training` are replaced.
+    """
     outcomes: list[GroupOutcome] = []
     failures: list[Failure] = []
-    for task in training:
-        outcome = await task
+    for index in range(len(training)):
+        outcome = await training[index]
         failure = await take_in(context, progress, merging, number, outcome)
-        if failure is not None and failure.code is FailureCode.UNREACHABLE and not outcome.manager_lost:
-            # The manager was lost with the result of its group, before this process took it.
-            manager = await context.managers.replace(outcome.manager)
-            trace = shown(outcome.task, outcome.trace.after(outcome), reveals)
-            outcome = await run_group(context, progress, number, outcome.task, manager, trace, reveals)
+        if isinstance(outcome.result, GroupResult) and failure and failure.code is FailureCode.UNREACHABLE:
+            lost = not await outcome.manager.client.answers()
+            # If it is gone, the results of all groups that have ended there are lost: they run again side by side.
+            for again in range(index, len(training) if lost else index + 1):
+                if again == index or _left_at(outcome.manager, training[again]):
+                    begun = run_again(context, progress, number, training[again].result(), lost, reveals)
+                    training[again] = asyncio.create_task(begun, name=training[again].get_name())
+            outcome = await training[index]
             failure = await take_in(context, progress, merging, number, outcome)
         outcomes.append(outcome if failure is None else dataclasses.replace(outcome, result=failure))
         _record_ends(context, number, outcome, failure)
@@ -301,6 +309,15 @@ async def merge(
     progress.in_vain = 0
     await change_models(context, lambda: merging.finish(number))
     return outcomes
+
+
+def _left_at(manager: Manager, training: asyncio.Task[GroupOutcome]) -> bool:
+    """Whether the group has ended, and its model waits at this manager."""
+    if not training.done() or training.cancelled() or training.exception() is not None:
+        return False
+    outcome = training.result()
+    made = PROGRAMS[outcome.task.program].makes_model and isinstance(outcome.result, GroupResult)
+    return made and outcome.manager is manager
 
 
 def _note_in_vain(

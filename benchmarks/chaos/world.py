@@ -138,7 +138,7 @@ class World:
         self._watching.append(asyncio.create_task(self._orphans_leave(managers), name="watch orphans"))
 
     def managers(self) -> dict[str, int]:
-        """Process ids of the group managers by name: those with an event for their start and none for their loss."""
+        """Process ids of the group managers by name: those with an event for their start and none for their end."""
         known: dict[str, int] = {}
         for event in self.events.look():
             match event["event"]:
@@ -146,7 +146,7 @@ class World:
                     known.clear()
                 case "manager_spawned":
                     known[event["manager"]] = event["pid"]
-                case "manager_lost":
+                case "manager_lost" | "manager_stopped":
                     known.pop(event["manager"], None)
         return {name: pid for name, pid in known.items() if leftovers.is_ours(pid, self.mark)}
 

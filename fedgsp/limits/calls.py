@@ -53,7 +53,8 @@ ALLOWANCES: dict[str, Allowance] = {
     "/fedgsp.v1.ModelService/Fetch": Allowance(_NODES, 10_000, model_pb2.FetchRequest.DESCRIPTOR),
     # A manager asks for few models at once. `model_streams` counts the items of headers, and waits for chunks.
     "/fedgsp.v1.ModelService/Upload": Allowance(4_096, 1_024, None),
-    "/fedgsp.v1.GroupService/RunGroup": Allowance(256, 256, group_pb2.RunGroupRequest.DESCRIPTOR),
+    # Only the top server calls: once for each group, and a manager may lead all groups of a round.
+    "/fedgsp.v1.GroupService/RunGroup": Allowance(_NODES, _NODES, group_pb2.RunGroupRequest.DESCRIPTOR),
     "/fedgsp.v1.GroupService/Forget": Allowance(256, 256, order_pb2.Release.DESCRIPTOR),
     "/fedgsp.v1.GroupService/Revoke": Allowance(256, 256, enrolment_pb2.Revoked.DESCRIPTOR),
     # Each call signs a certificate and writes the registry. A node makes one call in days.

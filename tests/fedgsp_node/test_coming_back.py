@@ -51,7 +51,7 @@ from tests.support.callers import ISSUER, attach_ticket
 from tests.support.links import Link, link
 from tests.support.serving import serving as served_by
 from top_server.doors import models_of
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 
 LOST_AFTER_S = 1.0
 SETTINGS = TrainingSettings("sgd", 1, 50, 0.05, seed=3)
@@ -121,7 +121,9 @@ class Group:
         def note(event: GroupEvent) -> None:
             self.events.append(event.kind)
 
-        return await self.client.run_group(request, note)
+        ended = await self.client.run_group(request, note)
+        assert not isinstance(ended, BrokenOff)
+        return ended
 
     @property
     def skipped(self) -> list[int]:

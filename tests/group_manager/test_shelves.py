@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from fedgsp.messages import FailureCode, RunGroupRequest
+from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import Door
 from fedgsp.weights import WeightsError
+from group_manager import models
 from group_manager.group import Group
 from group_manager.server import GroupServicer
 from group_manager.shelves import Shelf, Shelves
@@ -109,6 +111,38 @@ async def test_the_start_is_there_for_a_group_whose_neighbour_has_ended() -> Non
         assert "start" in play.store
         await soon(servicer.wanted("start"))
         other.close("")
+        assert len(play.store) == 0
+
+
+async def test_the_start_that_a_node_of_one_group_asked_for_is_there_for_the_others() -> None:
+    async with scene() as play:
+        servicer, (one, other) = groups_of(play)
+        await soon(servicer.wanted("start"))  # the node does not say for which group it asks
+        servicer._groups.remove(one)
+        one.close("")
+        assert "start" in play.store
+        servicer._groups.remove(other)
+        other.close("")
+        assert len(play.store) == 0
+
+
+async def test_groups_that_want_the_start_at_the_same_time_fetch_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetches = 0
+
+    async def count(*arguments: object, **options: object) -> object:
+        nonlocal fetches
+        fetches += 1
+        return await fetch(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(models, "fetch", count)
+    async with scene() as play:
+        _, groups = groups_of(play)
+        found = await soon(asyncio.gather(*(group.models.collect("start") for group in groups)))
+        assert found[0] is found[1]
+        assert fetches == 1
+        for group in groups:
+            assert "start" in play.store
+            group.close("")
         assert len(play.store) == 0
 
 

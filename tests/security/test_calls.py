@@ -83,7 +83,7 @@ async def joins(served: Served, name: str) -> Any:
 
 
 async def test_silent_calls_are_ended_and_leave_room_for_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "FIRST_MESSAGE_S", 0.1)
+    monkeypatch.setattr(calls, "FIRST_MESSAGE_S", 0.7)  # in less, a busy machine does not begin all calls
     monkeypatch.setattr(calls, "MOST_SILENT_OF_PEER", 20)
     async with top_server() as (served, (members, _)):
         silent = [served.channel.stream_stream(rpc)() for _ in range(30) for rpc in (JOIN, FETCH)]

@@ -64,8 +64,8 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
         context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))
         if failure.code not in LOST:
             break
-        if not isinstance(outcome.result, Failure):
-            await context.managers.discard(outcome.manager)  # it has the model and does not answer
+        if not (isinstance(outcome.result, Failure) or await outcome.manager.client.answers()):
+            await context.managers.discard(outcome.manager)  # it is lost with the model
     raise unanswered(f"no node could make the initial model: {failure}", [failure])
 
 

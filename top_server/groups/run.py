@@ -1,4 +1,4 @@
-"""Runs the task of one group, or a question to clients, on a manager, and on another one if the first is lost."""
+"""Runs the task of one group, or a question to clients, on a manager, and on another one if it breaks off there."""
 
 import dataclasses
 import itertools
@@ -22,6 +22,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import total_bytes
 from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
+from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
 from top_server.optimization import optimizer_settings
@@ -68,21 +69,21 @@ async def run_group(
     trace: Trace,
     reveals: Reveals | None = None,
 ) -> GroupOutcome:
-    """Runs a group on a manager, and on another one if that is lost; the journal gets what members report.
+    """Runs a group on a manager, and on another one if it breaks off there; the journal gets what members report.
 
-    A relay that began under a lost manager continues after the hops of `trace`. What members reveal of their updates
-    goes to `reveals`.
+    A relay that began under an earlier manager continues after the hops of `trace`. What members reveal of their
+    updates goes to `reveals`.
     """
     context.door.play(context.run_id, round_number)
     while True:
         outcome = await _on(context, progress, round_number, task, manager, trace, reveals)
-        if not outcome.manager_lost:
+        if outcome.broken_off is None:
             return outcome
         if trace.attempt % MOST_MANAGERS == MOST_MANAGERS - 1:
-            await context.managers.discard(manager)
+            if outcome.broken_off.lost:
+                await context.managers.discard(manager)
             return outcome
-        manager = await context.managers.replace(manager)
-        trace = shown(task, trace.after(outcome), reveals)
+        manager, trace = await _elsewhere(context, outcome, outcome.broken_off.lost, reveals)
         for group in task.groups:
             context.journal.record(
                 GroupResumed(
@@ -93,6 +94,28 @@ async def run_group(
                     finished=len(trace.finished),
                 )
             )
+
+
+async def run_again(
+    context: RunContext,
+    progress: Progress,
+    round_number: int,
+    outcome: GroupOutcome,
+    lost: bool,
+    reveals: Reveals | None,
+) -> GroupOutcome:
+    """Runs a group again whose result did not come from its manager; `lost`: that manager is gone."""
+    manager, trace = await _elsewhere(context, outcome, lost, reveals)
+    return await run_group(context, progress, round_number, outcome.task, manager, trace, reveals)
+
+
+async def _elsewhere(
+    context: RunContext, outcome: GroupOutcome, lost: bool, reveals: Reveals | None
+) -> tuple[Manager, Trace]:
+    """The next manager for a group, and from where it goes on; `lost`: the manager of `outcome` is gone."""
+    managers = context.managers
+    manager = await managers.replace(outcome.manager) if lost else managers.other_than(outcome.manager)
+    return manager, shown(outcome.task, outcome.trace.after(outcome), reveals)
 
 
 async def survey(
@@ -135,7 +158,9 @@ async def _on(
         if member is None and client not in trained:
             watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
-        result = watcher.ended(await manager.client.run_group(request, watcher))
+        ended = await manager.client.run_group(request, watcher)
+        broken_off = ended if isinstance(ended, BrokenOff) else None
+        result = watcher.ended(ended.reason if isinstance(ended, BrokenOff) else ended)
         await watcher.all_taken()
     finally:
         watcher.cancel()
@@ -149,6 +174,7 @@ async def _on(
         models=watcher.models,
         hops=tuple(watcher.hops),
         trace=trace,
+        broken_off=broken_off,
     )
 
 

@@ -21,6 +21,7 @@ from fedgsp.messages import (
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
+from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
 
@@ -79,7 +80,7 @@ class GroupTask:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a group did under earlier managers, which were lost; nothing under the first one."""
+    """What a group did under earlier managers, at which it broke off; nothing under the first one."""
 
     #: Numbers the managers on which the group is tried.
     attempt: int = 0
@@ -91,7 +92,7 @@ class Trace:
     moved: Moved = field(default_factory=Moved)
 
     def after(self, outcome: GroupOutcome) -> Trace:
-        """The trace for the next manager if the manager of this outcome was lost."""
+        """The trace for the next manager if the group broke off at the manager of this outcome."""
         skipped = outcome.skipped if PROGRAMS[outcome.task.program].trains else ()
         return Trace(self.attempt + 1, outcome.hops, skipped, outcome.moved)
 
@@ -122,6 +123,8 @@ class GroupOutcome:
     hops: tuple[FinishedHop, ...] = ()
     #: The trace that its manager began with.
     trace: Trace = field(default_factory=Trace)
+    #: Set if there is no result because the manager did not come to the end of the group.
+    broken_off: BrokenOff | None = None
 
     @property
     def moved(self) -> Moved:
@@ -171,8 +174,3 @@ class GroupOutcome:
             for done in self.done
             if isinstance(done.result, Trained) and done.result.ref is not None
         }
-
-    @property
-    def manager_lost(self) -> bool:
-        """Whether there is no result because the manager was lost."""
-        return isinstance(self.result, Failure) and self.result.code is FailureCode.UNREACHABLE

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from fedgsp import wire
@@ -25,6 +27,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import fetch
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
+from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 
@@ -32,6 +35,17 @@ logger = logging.getLogger(__name__)
 
 FORGET_TIMEOUT_S = 10.0
 REVOKE_TIMEOUT_S = 5.0
+#: A manager that does not answer a question without work for so long is lost, in seconds.
+ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """The call that ran a group ended before its manager told how the group ended."""
+
+    reason: Failure
+    #: Whether the manager itself is gone. If it is not, its other groups go on.
+    lost: bool
 
 
 class ManagerClient:
@@ -46,38 +60,52 @@ class ManagerClient:
 
     async def run_group(
         self, request: RunGroupRequest, on_event: Callable[[GroupEvent], None]
-    ) -> GroupResult | Failure:
+    ) -> GroupResult | Failure | BrokenOff:
         """Runs a group to its end; the manager watches its members and gives up by itself."""
         try:
             stub = await self._stub()
         except PeerError as error:
-            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {error}")
+            return self._broken_off(str(error), lost=True)
         call = stub.RunGroup(wire.encode(request), metadata=self._leading)
         try:
-            async for proto in call:
-                if proto is None:  # so gRPC says that it cannot be read
-                    return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
-                event = wire.decode(GroupEvent, proto)
-                if isinstance(event.kind, GroupResult | Failure):
-                    return event.kind
-                on_event(event)
+            with cancelled_elsewhere():  # if the manager is discarded, its channel is closed
+                async for proto in call:
+                    if proto is None:  # so gRPC says that it cannot be read
+                        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
+                    event = wire.decode(GroupEvent, proto)
+                    if isinstance(event.kind, GroupResult | Failure):
+                        return event.kind
+                    on_event(event)
+                return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
+            return self._broken_off("the connection was closed", lost=True)
         except grpc.aio.AioRpcError as error:
-            refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-            return Failure(
-                FailureCode.BAD_ORDER if refused else FailureCode.UNREACHABLE,
-                f"manager {self._name}: {describe(error)}",
-            )
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                return Failure(FailureCode.BAD_ORDER, f"manager {self._name}: {describe(error)}")
+            # Every other code says something about this group alone, if the manager still answers.
+            gone = error.code() is grpc.StatusCode.UNAVAILABLE or not await self.answers()
+            return self._broken_off(describe(error), gone)
         finally:
             call.cancel()
-        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
+
+    def _broken_off(self, why: str, lost: bool) -> BrokenOff:
+        return BrokenOff(Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {why}"), lost)
 
     async def take(self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
         """Fetches a group's model, which must have the reported digest.
 
-        The manager may forget the model whether it is usable or not.
+        A transfer that breaks off is tried once more if the manager still answers. The manager may forget the model
+        whether it is usable or not. Code UNREACHABLE: the model did not come.
         """
+        taken = await self._fetch(ref, tensors, max_bytes)
+        if _did_not_come(taken) and await self.answers():
+            taken = await self._fetch(ref, tensors, max_bytes)
+        if not _did_not_come(taken):
+            await self._tell("Forget", Release((ref.id,)), FORGET_TIMEOUT_S, f"may still hold model={ref.id}")
+        return taken
+
+    async def _fetch(self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
         try:
-            taken: Weights | Failure = await fetch(
+            return await fetch(
                 await self._dial(),
                 ref.id,
                 tensors,
@@ -90,11 +118,11 @@ class ManagerClient:
         except PeerError as error:
             return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {error}")
         except WeightsError as error:
-            taken = error.failure
-            if taken.code is FailureCode.UNREACHABLE:
-                return taken  # another dial would only take as long again
-        await self._tell("Forget", Release((ref.id,)), FORGET_TIMEOUT_S, f"may still hold model={ref.id}")
-        return taken
+            return error.failure
+
+    async def answers(self) -> bool:
+        """Whether the manager is there: it answers a question without work, though it may have failed at another."""
+        return await self._tell("Forget", Release(()), ANSWER_TIMEOUT_S, "does not answer")
 
     async def revoke(self, enrolments: Collection[str]) -> bool:
         """Tells the manager which enrolments are not good any more; returns whether it knows now."""
@@ -103,15 +131,22 @@ class ManagerClient:
     async def _tell(self, rpc: str, message: Release | Revoked, timeout_s: float, otherwise: str) -> bool:
         """Whether the manager has heard a message; if not, the log says what follows: `otherwise`."""
         try:
-            await getattr(await self._stub(), rpc)(wire.encode(message), timeout=timeout_s, metadata=self._leading)
+            stub, proto = await self._stub(), wire.encode(message)
+            with cancelled_elsewhere():  # the channel of a manager that is discarded is closed
+                await getattr(stub, rpc)(proto, timeout=timeout_s, metadata=self._leading)
+                return True
+            why = "the connection was closed"
         except (PeerError, grpc.aio.AioRpcError) as error:
             why = str(error) if isinstance(error, PeerError) else describe(error)
-            logger.warning("manager=%s %s: %s", self._name, otherwise, why)
-            return False
-        return True
+        logger.warning("manager=%s %s: %s", self._name, otherwise, why)
+        return False
 
     async def _stub(self) -> Any:
         return group_pb2_grpc.GroupServiceStub(await self._dial())
 
     def _ticket(self, verb: Verb, thing: str) -> bytes:
         return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))
+
+
+def _did_not_come(taken: Weights | Failure) -> bool:
+    return isinstance(taken, Failure) and taken.code is FailureCode.UNREACHABLE

@@ -14,11 +14,13 @@ from fedgsp.errors import PeerError
 from fedgsp.settings.managers import COMMAND, IMPORTS
 from top_server.managers.launching import Greet, Launched
 
+#: Processors that this process may use.
+_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 #: Managers that start at the same time. A start keeps one core busy, and hardly waits for anything else: more managers
 #: at the same time would only slow each other down, until none is ready within its deadline.
-SPAWN_AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
+SPAWN_AT_ONCE = max(4, 2 * _PROCESSORS)
 #: Managers for any number of groups. A manager hardly uses a processor while its groups train, and keeps some 45 MiB.
-ENOUGH = max(4, 2 * (os.cpu_count() or 1))
+ENOUGH = SPAWN_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

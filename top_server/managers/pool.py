@@ -6,20 +6,24 @@ A manager leads several groups at the same time if a round has more groups than 
 import asyncio
 import functools
 import itertools
+import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedgsp import identity
 from fedgsp.channels import Channels
-from fedgsp.errors import PeerError
+from fedgsp.errors import PeerError, UserError
 from fedgsp.lifecycle import STOP_GRACE_S
 from fedgsp.tickets import Issuer
+from fedgsp.to_the_end import looked_at
 from top_server.managers.client import ManagerClient
 from top_server.managers.launching import Launcher, Process
 from top_server.record.events.base import ABSENT
-from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting
+from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting, ManagerStopped
 from top_server.record.journal import Recorder
+
+logger = logging.getLogger(__name__)
 
 #: Time for a manager that does not answer to end when asked, before it is killed.
 DISCARD_GRACE_S = 0.3
@@ -37,52 +41,57 @@ class Manager:
     hands_on: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ManagerPool:
     """The group managers of a run. Invariant: the pool stops every process that it started."""
 
-    _launcher: Launcher
-    _channels: Channels
-    _recorder: Recorder
-    _issuer: Issuer
-    _prefix: str = ""
-    _managers: list[Manager] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _turns: Iterator[int] = field(default_factory=itertools.count)
-    #: Held while a manager takes the place of another one: so many run as there are.
-    _replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: Enrolments that are not good any more.
-    _revoked: list[str] = field(default_factory=list)
+    def __init__(
+        self, launcher: Launcher, channels: Channels, recorder: Recorder, issuer: Issuer, prefix: str = ""
+    ) -> None:
+        """`prefix` begins the names of the managers."""
+        self._launcher = launcher
+        self._channels = channels
+        self._recorder = recorder
+        self._issuer = issuer
+        self._prefix = prefix
+        self._managers: list[Manager] = []
+        #: The ends of managers that do not count any more. Until it has ended, a manager has its port.
+        self._ends: dict[Manager, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._turns = itertools.count()
+        self._room = asyncio.Semaphore(launcher.at_once)
+        #: Enrolments that are not good any more.
+        self._revoked: list[str] = []
+
+    @property
+    def _alive(self) -> list[Manager]:
+        return [manager for manager in self._managers if not manager.process.over]
 
     @property
     def addresses(self) -> list[str]:
         """Where nodes dial the managers that run now."""
-        return [manager.address for manager in self._managers if not manager.process.over]
+        return [manager.address for manager in self._alive]
 
     async def ensure(self, groups: int) -> list[Manager]:
         """Returns a manager for each of so many groups; several groups may have the same one.
 
         Starts those that are missing, and raises UserError if one cannot start.
         """
-        for dead in [manager for manager in self._managers if manager.process.over]:
-            await self.discard(dead)
-        for spare in self._managers[self._launcher.enough :]:  # which once took the groups of a lost one
-            self._managers.remove(spare)
-            await self._end(spare, STOP_GRACE_S)
+        dead = [manager for manager in self._managers if manager.process.over]
+        spare = self._alive[self._launcher.enough :]  # which once took the groups of a lost one
+        await asyncio.gather(*map(self.discard, dead), *map(self._stop, spare))
         count = min(groups, self._launcher.enough)
-        if (missing := count - len(self._managers)) > 0:
+        while (missing := count - len(self._managers)) > 0:  # one may be discarded while others start
             await self._start(missing)
         return [self._managers[number % count] for number in range(groups)]
 
     async def _start(self, missing: int) -> None:
         """Adds managers to the pool; after a failure no further one starts, and those that run stay in the pool."""
         self._recorder.record(ManagersStarting(managers=missing))
-        room = asyncio.Semaphore(self._launcher.at_once)
         ready = itertools.count(1)
         failures: list[Exception] = []
 
         async def start() -> None:
-            async with room:
+            async with self._room:
                 if not failures:
                     try:
                         await self._spawn(missing, ready)
@@ -94,29 +103,51 @@ class ManagerPool:
             raise failures[0]
 
     async def replace(self, lost: Manager) -> Manager:
-        """Returns a manager for one group of a lost one; raises UserError if none can be started.
+        """Returns a manager for one group of a lost one; raises UserError if none runs and none can be started.
 
         Each group gets a new one of its own, so that a group at which managers die takes no other group along. Only if
         no further manager can run, the group goes to one that has others.
         """
         await self.discard(lost)
-        async with self._replacing:
-            if self._managers and len(self._managers) == self._launcher.most:
-                return self._managers[next(self._turns) % len(self._managers)]
-            return await self._spawn(1, itertools.count(1))
+        async with self._room:
+            if len(self._alive) != self._launcher.most:
+                try:
+                    return await self._spawn(1, itertools.count(1))
+                except UserError as error:
+                    if not self._alive:
+                        raise
+                    logger.warning("no further group manager starts, so another one gets a group more: %s", error)
+            return self.other_than(lost)
+
+    def other_than(self, manager: Manager) -> Manager:
+        """A manager that runs, for a group that broke off at `manager`; the same one if there is no other."""
+        others = [other for other in self._alive if other is not manager]
+        return others[next(self._turns) % len(others)] if others else manager
 
     async def discard(self, manager: Manager) -> None:
-        """Removes a manager that does not answer or has ended; the next `ensure` starts another one."""
+        """Removes a manager that does not answer or has ended, and waits for its end; `ensure` starts another one."""
         if manager in self._managers:
             self._managers.remove(manager)
             self._recorder.record(
                 ManagerLost(manager=manager.name, reason=manager.process.over or "it did not answer")
             )
-            await self._end(manager, DISCARD_GRACE_S)
+        await self._end(manager, DISCARD_GRACE_S)
+
+    async def _stop(self, spare: Manager) -> None:
+        self._managers.remove(spare)
+        self._recorder.record(ManagerStopped(manager=spare.name))
+        await self._end(spare, STOP_GRACE_S)
 
     async def _end(self, manager: Manager, grace_s: float) -> None:
-        await manager.process.end(grace_s)
-        await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
+        """Ends a manager, once for all who ask."""
+
+        async def end() -> None:
+            await manager.process.end(grace_s)
+            await self._channels.drop(manager.address)  # the next one on this port is dialled without a backoff
+
+        if manager not in self._ends:
+            self._ends[manager] = looked_at(end())
+        await asyncio.shield(self._ends[manager])
 
     async def revoke(self, enrolments: Collection[str]) -> None:
         """Tells all managers which enrolments are not good any more. A manager that does not hear it is removed."""
@@ -139,12 +170,15 @@ class ManagerPool:
 
     async def close(self) -> None:
         """Stops all managers."""
-        await asyncio.gather(*(manager.process.end(STOP_GRACE_S) for manager in self._managers))
-        self._managers.clear()
+        managers, self._managers = self._managers, []
+        await asyncio.gather(*(self._end(manager, STOP_GRACE_S) for manager in {*managers, *self._ends}))
 
     async def _spawn(self, managers: int, ready: Iterator[int]) -> Manager:
         """Starts one of `managers` that start together; `ready` counts those that have started."""
         name = f"{self._prefix}m{next(self._numbers)}"
+        ending = [end for end in self._ends.values() if not end.done()]
+        if ending and self._launcher.most is not None:
+            await asyncio.wait(ending)  # they still have their ports
 
         async def greet(address: str) -> None:
             await self._channels.to(address, identity.manager(name))

@@ -158,6 +158,7 @@ _LINES: dict[str, str] = {
     "managers_starting": "starting {managers_counted}",
     "manager_spawned": "starting {managers_counted}: {ready} ready",
     "manager_lost": "group manager {manager} was lost: {reason}",
+    "manager_stopped": "group manager {manager} is not needed any more",
     "settings_chosen": "chosen for {clients_counted}: {settings}",
     "groups_expected": "groups: {outlook}",
     "groups_doubted": "warning: {reason}",

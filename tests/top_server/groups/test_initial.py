@@ -25,9 +25,13 @@ FROZEN = Failure(FailureCode.UNREACHABLE, "ping timeout")
 class Answers:
     """A run whose managers answer the question for the initial model with these, one after the other."""
 
-    def __init__(self, *taken: Weights | Failure, made: GroupResult | Failure | None = None) -> None:
+    def __init__(
+        self, *taken: Weights | Failure, made: GroupResult | Failure | None = None, there: bool = False
+    ) -> None:
+        """`there`: the managers answer other questions."""
         self.journal, self.taken = Recorder(), list(taken)
         self.made = made or GroupResult(None, 0, 0, 0)
+        self.there = there
         self.tries: list[int] = []
         self.discarded: list[str] = []
         self.kept: dict[str, Weights] = {}
@@ -59,13 +63,17 @@ class Answers:
     async def survey(self, _context: Any, _progress: Any, _round: int, task: GroupTask, *, tries: int) -> Any:
         self.tries.append(tries)
         self.asked.append(task.clients)
-        return SimpleNamespace(result=self.made, manager=f"m{tries}")
+        manager = SimpleNamespace(name=f"m{tries}", client=SimpleNamespace(answers=self.answers))
+        return SimpleNamespace(result=self.made, manager=manager)
+
+    async def answers(self) -> bool:
+        return self.there
 
     async def take(self, *_: Any) -> Weights | Failure:
         return self.taken.pop(0)
 
-    async def discard(self, manager: str) -> None:
-        self.discarded.append(manager)
+    async def discard(self, manager: Any) -> None:
+        self.discarded.append(manager.name)
 
     async def make(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -81,6 +89,13 @@ async def test_a_manager_that_does_not_answer_is_replaced() -> None:
     assert answers.discarded == ["m0", "m1"]
     assert answers.kept["model"].arrays["w"].tolist() == [1, 1]
     assert [event["reason"] for event in answers.journal.events] == [str(FROZEN)] * 2
+
+
+async def test_a_manager_that_answers_and_does_not_give_the_model_stays() -> None:
+    answers = Answers(FROZEN, MODEL, there=True)
+    await answers.make()
+    assert answers.tries == [0, 1]
+    assert not answers.discarded
 
 
 async def test_lost_nodes_are_waited_for_and_their_manager_stays() -> None:

@@ -42,7 +42,7 @@ from tests.support.callers import ISSUER, OPEN, over
 from tests.support.certificates import Authority
 from tests.support.serving import Served, nobody, serving
 from tests.support.weights import TENSORS, some_weights
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 
 REQUEST = RunGroupRequest(
     run_id="run-1",
@@ -88,6 +88,8 @@ class Manager(group_pb2_grpc.GroupServiceServicer):
                     raise ZeroDivisionError
                 case "cancel":
                     await context.abort(grpc.StatusCode.CANCELLED, "no time")
+                case "full":
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
         finally:
             self.ended.set()
 
@@ -103,16 +105,18 @@ class Manager(group_pb2_grpc.GroupServiceServicer):
 
 
 @asynccontextmanager
-async def managed(manager: Manager, store: ModelStore | None = None) -> AsyncIterator[tuple[ManagerClient, Served]]:
+async def managed(
+    manager: Manager, store: ModelStore | None = None, models: ModelServicer | None = None
+) -> AsyncIterator[tuple[ManagerClient, Served]]:
     def register(server: grpc.aio.Server) -> None:
         group_pb2_grpc.add_GroupServiceServicer_to_server(manager, server)
-        ModelServicer(store or ModelStore()).add_to(server)
+        (models or ModelServicer(store or ModelStore())).add_to(server)
 
     async with serving(register) as served:
         yield ManagerClient("m0", over(served.channel), ISSUER), served
 
 
-async def run(manager: Manager) -> tuple[GroupResult | Failure, list[GroupEvent]]:
+async def run(manager: Manager) -> tuple[GroupResult | Failure | BrokenOff, list[GroupEvent]]:
     heard: list[GroupEvent] = []
     async with managed(manager) as (client, _):
         return await client.run_group(REQUEST, heard.append), heard
@@ -147,42 +151,65 @@ async def test_a_stream_without_a_result_is_a_failure() -> None:
     assert heard == [DONE]
 
 
-@pytest.mark.parametrize(("then", "said"), [("break", "UNKNOWN"), ("cancel", "CANCELLED: no time")])
-async def test_a_manager_that_breaks_is_a_failure(then: str, said: str) -> None:
-    result, heard = await run(Manager(DONE, then=then))
-    assert isinstance(result, Failure)
-    assert result.code is FailureCode.UNREACHABLE
-    assert result.detail.startswith(f"manager m0: {said}")
+@pytest.mark.parametrize(
+    ("then", "said"), [("break", "UNKNOWN"), ("cancel", "CANCELLED: no time"), ("full", "RESOURCE_EXHAUSTED: full")]
+)
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_manager_that_breaks_off_a_group_is_lost_only_if_it_does_not_answer(
+    then: str, said: str, answers: bool
+) -> None:
+    result, heard = await run(Manager(DONE, then=then, forgets=answers))
+    assert isinstance(result, BrokenOff)
+    assert result.lost is not answers
+    assert result.reason.code is FailureCode.UNREACHABLE
+    assert result.reason.detail.startswith(f"manager m0: {said}")
     assert heard == [DONE]
 
 
-async def test_a_manager_that_dies_in_the_middle_is_a_failure() -> None:
+async def test_a_manager_that_dies_in_the_middle_is_lost() -> None:
     manager = Manager(DONE, then="silence")
     async with managed(manager) as (client, served):
         task = asyncio.create_task(client.run_group(REQUEST, lambda _: None))
         await manager.said.wait()
         await served.server.stop(None)
         result = await task
-    assert isinstance(result, Failure)
-    assert result.code is FailureCode.UNREACHABLE
+    assert isinstance(result, BrokenOff)
+    assert result.lost
 
 
-async def test_a_manager_that_is_not_there_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_question_to_a_manager_that_is_discarded_meanwhile_is_lost() -> None:
+    """Another group has found it lost, and its channel is closed: gRPC cancels calls that are on their way."""
+    async with managed(Manager(then="silence")) as (client, served):
+        group = asyncio.create_task(client.run_group(REQUEST, lambda _: None))
+        told = asyncio.create_task(client.revoke(["urn:1"]))
+        await asyncio.sleep(0)
+        await served.channel.close()
+        ended = await group
+        assert isinstance(ended, BrokenOff)
+        assert ended.lost
+        assert not await told
+
+
+async def test_a_manager_that_is_not_there_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     async with nobody() as served:
         client = ManagerClient("m0", over(served.channel), ISSUER)
-        for result in (await client.run_group(REQUEST, lambda _: None), await client.take(ModelRef("m"), TENSORS, 40)):
-            assert isinstance(result, Failure)
-            assert result.code is FailureCode.UNREACHABLE
-    assert "may still hold" not in caplog.text  # it was not dialled once more, which takes as long again
+        ended = await client.run_group(REQUEST, lambda _: None)
+        assert isinstance(ended, BrokenOff)
+        assert ended.lost
+        taken = await client.take(ModelRef("m"), TENSORS, 40)
+        assert isinstance(taken, Failure)
+        assert taken.code is FailureCode.UNREACHABLE
+    assert "may still hold" not in caplog.text
 
 
-async def test_a_manager_that_cannot_be_dialled_is_a_failure() -> None:
+async def test_a_manager_that_cannot_be_dialled_is_lost() -> None:
     async def dial() -> grpc.aio.Channel:
         raise PeerError("no TLS connection", "mend it")
 
     client = ManagerClient("m0", dial, ISSUER)
-    for result in (await client.run_group(REQUEST, lambda _: None), await client.take(ModelRef("m"), TENSORS, 40)):
-        assert result == Failure(FailureCode.UNREACHABLE, "manager m0: no TLS connection; mend it")
+    reason = Failure(FailureCode.UNREACHABLE, "manager m0: no TLS connection; mend it")
+    assert await client.run_group(REQUEST, lambda _: None) == BrokenOff(reason, lost=True)
+    assert await client.take(ModelRef("m"), TENSORS, 40) == reason
     assert not await client.revoke([])
 
 
@@ -269,3 +296,35 @@ async def test_a_model_that_is_refused_is_forgotten_too(expected: Any, max_bytes
     assert isinstance(taken, Failure)
     assert taken.code is code
     assert manager.forgotten == ["m"]
+
+
+class Breaking(ModelServicer):
+    """Breaks off the first transfers."""
+
+    def __init__(self, store: ModelStore, times: int) -> None:
+        super().__init__(store)
+        self.times = times
+
+    async def Fetch(self, requests: Any, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
+        if self.times > 0:
+            self.times -= 1
+            await context.abort(grpc.StatusCode.ABORTED, "newer calls for the same thing have come")
+        async for chunk in super().Fetch(requests, context):
+            yield chunk
+
+
+@pytest.mark.parametrize(("times", "answers", "came"), [(1, True, True), (2, True, False), (1, False, False)])
+async def test_a_transfer_that_breaks_off_is_tried_once_more_if_the_manager_answers(
+    times: int, answers: bool, came: bool
+) -> None:
+    manager, store = Manager(forgets=answers), ModelStore()
+    store.put("m", some_weights())
+    async with managed(manager, store, Breaking(store, times)) as (client, _):
+        taken = await client.take(ModelRef("m"), TENSORS, 40)
+    if came:
+        assert isinstance(taken, Weights)
+        assert manager.forgotten == ["m"]
+    else:
+        assert isinstance(taken, Failure)
+        assert taken.code is FailureCode.UNREACHABLE
+        assert manager.forgotten == []

@@ -15,13 +15,13 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.children import Child, Template
 from fedgsp.errors import PeerError, UserError
-from fedgsp.messages import Failure, FailureCode, RelayMode, RunGroupRequest
+from fedgsp.messages import Failure, RelayMode, RunGroupRequest
 from tests.support.callers import ISSUER
 from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
 from tests.support.recorder import Recorder
 from top_server.managers import here
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 from top_server.managers.pool import Manager, ManagerPool, manager_pool
 
 #: Asks a manager for what it can refuse at once: enough to know that somebody is there.
@@ -125,6 +125,8 @@ async def test_each_group_of_a_lost_manager_gets_one_of_its_own_and_spare_ones_e
         assert set(await managers.ensure(3)) == {others[0]}
         assert [bool(manager.process.over) for manager in others] == [False, True, True]
         assert len(recorder.of_kind("manager_lost")) == 1  # the spare ones were not lost
+        stopped = [event["manager"] for event in recorder.of_kind("manager_stopped")]
+        assert stopped == [manager.name for manager in others[1:]]
 
 
 async def test_a_group_of_a_lost_manager_goes_to_another_one_if_there_is_no_further_port(tmp_path: Path) -> None:
@@ -136,6 +138,59 @@ async def test_a_group_of_a_lost_manager_goes_to_another_one_if_there_is_no_furt
         found = await asyncio.gather(*(managers.replace(lost) for _ in range(3)))
         assert len(set(found)) == 2
         assert other in found
+
+
+async def test_a_frozen_manager_keeps_its_port_until_it_has_ended(tmp_path: Path) -> None:
+    """Each of its groups asks for another manager, and a revocation finds it, all at the same time."""
+    with free_ports(1) as held:
+        ports = range_of(held)
+    async with pool(tmp_path, ports=ports) as (managers, recorder):
+        (lost,) = await managers.ensure(1)
+        process_of(lost).child.send(signal.SIGSTOP)
+        found = asyncio.gather(*(managers.replace(lost) for _ in range(3)))
+        await managers.discard(lost)
+        (other,) = set(await found)
+        assert await answers(other)
+        assert process_of(other).port == process_of(lost).port
+        assert len(recorder.of_kind("manager_lost")) == 1
+        await managers.discard(lost)  # a group that learns of it late
+        assert await answers(other), "its channel was dropped with that of the lost one"
+
+
+async def test_a_group_of_a_lost_manager_goes_to_another_one_if_none_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool(tmp_path) as (managers, _):
+        lost, other, dead = await managers.ensure(3)
+        await asyncio.gather(kill(lost), kill(dead))
+
+        async def refuse(*_: object) -> Child:
+            raise PeerError("no memory is left", "wait")
+
+        monkeypatch.setattr(Template, "spawn", refuse)
+        assert await managers.replace(lost) is other
+        await kill(other)
+        with pytest.raises(PeerError, match="no memory"):
+            await managers.replace(other)
+
+
+async def test_a_group_that_breaks_off_goes_to_another_manager_that_runs(tmp_path: Path) -> None:
+    async with pool(tmp_path) as (managers, _):
+        (only,) = await managers.ensure(1)
+        assert managers.other_than(only) is only
+        first, second, dead = await managers.ensure(3)
+        await kill(dead)
+        assert [managers.other_than(first) for _ in range(3)] == [second] * 3
+
+
+async def test_a_manager_that_is_discarded_while_others_start_is_replaced(tmp_path: Path) -> None:
+    async with pool(tmp_path) as (managers, recorder):
+        (first,) = await managers.ensure(1)
+        starting = asyncio.create_task(managers.ensure(2))
+        await recorder.until("managers_starting")
+        await managers.discard(first)
+        found = await starting
+        assert len({manager.name for manager in found} - {first.name}) == 2
 
 
 async def test_a_dead_manager_is_replaced(tmp_path: Path) -> None:
@@ -171,9 +226,9 @@ async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path) -> 
         (first,) = await managers.ensure(1)
         await kill(first)
         for _ in range(5):
-            lost = await first.client.run_group(QUESTION, lambda _: None)
-            assert isinstance(lost, Failure)
-            assert lost.code is FailureCode.UNREACHABLE
+            ended = await first.client.run_group(QUESTION, lambda _: None)
+            assert isinstance(ended, BrokenOff)
+            assert ended.lost
         (second,) = await managers.ensure(1)
         assert process_of(second).port == process_of(first).port
         assert await answers(second)

@@ -109,3 +109,9 @@ class ManagerLost(Event):
 
     manager: str
     reason: str
+
+
+class ManagerStopped(Event):
+    """The top server stopped a group manager that had taken over groups of a lost one and is not needed any more."""
+
+    manager: str

@@ -1,0 +1,83 @@
+"""Results that wait at a manager when it is lost are made again, all at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef
+from tests.support.fuzzing import soon
+from top_server import rounds
+from top_server.groups.task import GroupTask
+
+RESULT = GroupResult(ModelRef("m"), 1, 0, 0)
+GONE = Failure(FailureCode.UNREACHABLE, "the manager is gone")
+
+
+class Managed:
+    """A manager that answers, or does not."""
+
+    def __init__(self, answers: bool) -> None:
+        self.there = answers
+        self.client = self
+
+    async def answers(self) -> bool:
+        return self.there
+
+
+def outcome(number: int, manager: Managed, result: GroupResult | Failure = RESULT, program: str = "relay") -> Any:
+    return SimpleNamespace(task=GroupTask(number, program, (number,)), manager=manager, result=result, own_models={})
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    lost, other = Managed(there), Managed(True)
+    again: list[int] = []
+    both = asyncio.Event()
+
+    async def run_again(_context: Any, _progress: Any, _number: int, before: Any, gone: bool, _reveals: Any) -> Any:
+        assert gone is not there
+        again.append(before.task.number)
+        if len(again) == 2 or there:
+            both.set()
+        await both.wait()  # hangs if they run one by one
+        return outcome(before.task.number, other)
+
+    async def take_in(_context: Any, _progress: Any, _merging: Any, _number: int, came: Any) -> Failure | None:
+        if isinstance(came.result, Failure):
+            return came.result
+        return GONE if came.manager is lost and came.task.program == "relay" else None
+
+    async def change(*_: Any) -> None:
+        """Nothing to merge."""
+
+    monkeypatch.setattr(rounds, "run_again", run_again)
+    monkeypatch.setattr(rounds, "take_in", take_in)
+    monkeypatch.setattr(rounds, "change_models", change)
+    monkeypatch.setattr(rounds, "_record_ends", lambda *_: None)
+    unreached = Failure(FailureCode.UNREACHABLE, "no member trained")
+    ended = [
+        outcome(0, other),
+        outcome(1, lost),
+        outcome(2, lost, unreached),
+        outcome(3, lost, program="initialise"),
+        outcome(4, other),
+        outcome(5, lost, program="alone"),
+        outcome(6, lost),
+    ]
+
+    async def end(one: Any) -> Any:
+        return one
+
+    training = [asyncio.create_task(end(one)) for one in ended]
+    await asyncio.wait(training)
+    progress: Any = SimpleNamespace(in_vain=0)
+    merged = await soon(rounds.merge(SimpleNamespace(), progress, SimpleNamespace(), 1, training))  # type: ignore[arg-type]
+    assert again == [1, 6]
+    assert [one.task.number for one in merged] == [*range(7)]
+    assert [one.task.number for one in merged if one.manager is lost] == [2, 3, 5]
