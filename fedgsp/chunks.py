@@ -13,6 +13,8 @@ from fedgsp.limits import items
 from fedgsp.messages import ModelHeader
 from fedgsp.v1 import model_pb2
 
+#: The service that moves weights.
+SERVICE = "fedgsp.v1.ModelService"
 _DATA = b"\x12"  # field 2, length-delimited
 
 
@@ -51,6 +53,16 @@ def in_window(size: int) -> bytes:
 def digest(value: bytes) -> bytes:
     """The last chunk."""
     return model_pb2.Chunk(digest=value).SerializeToString()
+
+
+def receipt(base: int | None) -> model_pb2.Receipt:
+    """The answer of a receiver that chooses this base; None if it refuses."""
+    return model_pb2.Receipt(refused=base is None, base=base or 0)
+
+
+def said(answer: model_pb2.Receipt) -> int | None:
+    """The inverse of `receipt`."""
+    return None if answer.refused else answer.base
 
 
 def is_data(message: bytes) -> bool:

@@ -30,7 +30,7 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_service import upload
+from fedgsp.model_calls import upload
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2

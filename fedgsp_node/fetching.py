@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet, WeakValueDictionary
 
-from fedgsp.addresses import resolve
+from fedgsp.addresses import is_near, resolve
 from fedgsp.bases import Bases
 from fedgsp.channels import Channels
 from fedgsp.encoding import wire_bytes
@@ -16,7 +16,7 @@ from fedgsp.errors import UserError
 from fedgsp.identity import HOLDERS
 from fedgsp.link_choice import RAW
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
 from fedgsp.shared_work import SharedWork
@@ -156,8 +156,11 @@ class Fetcher:
         try:
             forbidden = self._not_dialled(source.address)
             require(not forbidden, FailureCode.POLICY, forbidden)
-            holder = HOLDERS[source.kind](source.name)
-            channel = await self._channels.to(resolve(source.address, self._host), holder, models=True)
+            holder, address = HOLDERS[source.kind](source.name), resolve(source.address, self._host)
+            channel = await self._channels.to(address, holder, models=True)
+            # This node has sessions with its servers, which notice their loss. It has none with another node.
+            far = source.kind is SourceKind.NODE and not is_near(address.rpartition(":")[0])
+            watched_over = await self._channels.to(address, holder) if far else None
         except UserError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
         weights = await fetch(
@@ -169,6 +172,7 @@ class Fetcher:
             ticket=source.ticket,
             digest=start.digest,
             bases=self.bases,
+            watched_over=watched_over,
         )
         # The report need not bring the ticket back.
         source = dataclasses.replace(source, ticket=b"")

@@ -22,7 +22,7 @@ from fedgsp.messages import (
     TensorSpec,
     Trained,
 )
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin

@@ -34,7 +34,8 @@ from fedgsp.identity import node
 from fedgsp.link_choice import AUTO
 from fedgsp.memory import room
 from fedgsp.messages import TrainingSettings
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_calls import fetch
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
 from fedgsp.weights import Weights

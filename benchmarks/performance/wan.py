@@ -33,7 +33,8 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, Line, start_server
 from fedgsp.identity import node
 from fedgsp.messages import TensorSpec
-from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_calls import fetch, upload
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
 from fedgsp.tls import Tls, load, tls_files

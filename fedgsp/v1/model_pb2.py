@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/model.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"4\n\x08ModelRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"\x84\x01\n\x06Source\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.fedgsp.v1.SourceKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x06ticket\x18\x04 \x01(\x0c\x42\x03\x80\x01\x01\x12\x11\n\ttravelled\x18\x05 \x01(\x04\x12\x0e\n\x06\x63oding\x18\x06 \x01(\t\"V\n\x0c\x46\x65tchRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0f\n\x07machine\x18\x02 \x01(\t\x12#\n\x07receipt\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.Receipt\"(\n\x07Receipt\x12\x0f\n\x07refused\x18\x01 \x01(\x08\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\r\"Y\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x0c\n\x04head\x18\x05 \x01(\x08\"\xb9\x01\n\x0bModelHeader\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12&\n\x07tensors\x18\x02 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x0e\n\x06window\x18\x04 \x01(\t\x12\r\n\x05paced\x18\x05 \x01(\x08\x12\x0e\n\x06\x63oding\x18\x06 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x07 \x03(\x0c\x12\x10\n\x08remember\x18\x08 \x01(\x08\"p\n\x05\x43hunk\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.fedgsp.v1.ModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\x0cH\x00\x12\x13\n\tin_window\x18\x04 \x01(\rH\x00\x42\x06\n\x04part*\xa0\x01\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SOURCE_KIND_LOCAL\x10\x01\x12\x14\n\x10SOURCE_KIND_NODE\x10\x02\x12\x17\n\x13SOURCE_KIND_MANAGER\x10\x03\x12\x1a\n\x16SOURCE_KIND_TOP_SERVER\x10\x04\x12\x13\n\x0fSOURCE_KIND_OWN\x10\x05\x32z\n\x0cModelService\x12\x36\n\x05\x46\x65tch\x12\x17.fedgsp.v1.FetchRequest\x1a\x10.fedgsp.v1.Chunk(\x01\x30\x01\x12\x32\n\x06Upload\x12\x10.fedgsp.v1.Chunk\x1a\x12.fedgsp.v1.Receipt(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/model.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"4\n\x08ModelRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"\x84\x01\n\x06Source\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.fedgsp.v1.SourceKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x06ticket\x18\x04 \x01(\x0c\x42\x03\x80\x01\x01\x12\x11\n\ttravelled\x18\x05 \x01(\x04\x12\x0e\n\x06\x63oding\x18\x06 \x01(\t\"e\n\x0c\x46\x65tchRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0f\n\x07machine\x18\x02 \x01(\t\x12#\n\x07receipt\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.Receipt\x12\r\n\x05watch\x18\x04 \x01(\x08\"(\n\x07Receipt\x12\x0f\n\x07refused\x18\x01 \x01(\x08\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\r\"Y\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x0c\n\x04head\x18\x05 \x01(\x08\"\xb9\x01\n\x0bModelHeader\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12&\n\x07tensors\x18\x02 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x0e\n\x06window\x18\x04 \x01(\t\x12\r\n\x05paced\x18\x05 \x01(\x08\x12\x0e\n\x06\x63oding\x18\x06 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x07 \x03(\x0c\x12\x10\n\x08remember\x18\x08 \x01(\x08\"p\n\x05\x43hunk\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.fedgsp.v1.ModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\x0cH\x00\x12\x13\n\tin_window\x18\x04 \x01(\rH\x00\x42\x06\n\x04part*\xa0\x01\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SOURCE_KIND_LOCAL\x10\x01\x12\x14\n\x10SOURCE_KIND_NODE\x10\x02\x12\x17\n\x13SOURCE_KIND_MANAGER\x10\x03\x12\x1a\n\x16SOURCE_KIND_TOP_SERVER\x10\x04\x12\x13\n\x0fSOURCE_KIND_OWN\x10\x05\x32z\n\x0cModelService\x12\x36\n\x05\x46\x65tch\x12\x17.fedgsp.v1.FetchRequest\x1a\x10.fedgsp.v1.Chunk(\x01\x30\x01\x12\x32\n\x06Upload\x12\x10.fedgsp.v1.Chunk\x1a\x12.fedgsp.v1.Receipt(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,22 +34,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SOURCE'].fields_by_name['ticket']._loaded_options = None
   _globals['_SOURCE'].fields_by_name['ticket']._serialized_options = b'\200\001\001'
-  _globals['_SOURCEKIND']._serialized_start=774
-  _globals['_SOURCEKIND']._serialized_end=934
+  _globals['_SOURCEKIND']._serialized_start=789
+  _globals['_SOURCEKIND']._serialized_end=949
   _globals['_MODELREF']._serialized_start=61
   _globals['_MODELREF']._serialized_end=113
   _globals['_SOURCE']._serialized_start=116
   _globals['_SOURCE']._serialized_end=248
   _globals['_FETCHREQUEST']._serialized_start=250
-  _globals['_FETCHREQUEST']._serialized_end=336
-  _globals['_RECEIPT']._serialized_start=338
-  _globals['_RECEIPT']._serialized_end=378
-  _globals['_TENSORSPEC']._serialized_start=380
-  _globals['_TENSORSPEC']._serialized_end=469
-  _globals['_MODELHEADER']._serialized_start=472
-  _globals['_MODELHEADER']._serialized_end=657
-  _globals['_CHUNK']._serialized_start=659
-  _globals['_CHUNK']._serialized_end=771
-  _globals['_MODELSERVICE']._serialized_start=936
-  _globals['_MODELSERVICE']._serialized_end=1058
+  _globals['_FETCHREQUEST']._serialized_end=351
+  _globals['_RECEIPT']._serialized_start=353
+  _globals['_RECEIPT']._serialized_end=393
+  _globals['_TENSORSPEC']._serialized_start=395
+  _globals['_TENSORSPEC']._serialized_end=484
+  _globals['_MODELHEADER']._serialized_start=487
+  _globals['_MODELHEADER']._serialized_end=672
+  _globals['_CHUNK']._serialized_start=674
+  _globals['_CHUNK']._serialized_end=786
+  _globals['_MODELSERVICE']._serialized_start=951
+  _globals['_MODELSERVICE']._serialized_end=1073
 # @@protoc_insertion_point(module_scope)

@@ -134,9 +134,14 @@ class FetchRequest(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     machine: _builtins.str
     """Identifies the reader's machine. A holder on the same machine may offer a window. Empty: offer none."""
+    watch: _builtins.bool
+    """Asks for no weights: the call ends when the model is there, or will not come. Over the connection for orders, it
+    tells a reader on another machine that waits for a promised model whether the holder can still be reached.
+    """
     @_builtins.property
     def receipt(self) -> Global___Receipt: ...
     def __init__(
@@ -145,10 +150,11 @@ class FetchRequest(_message.Message):
         model_id: _builtins.str = ...,
         machine: _builtins.str = ...,
         receipt: Global___Receipt | None = ...,
+        watch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "model_id", b"model_id", "receipt", b"receipt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "model_id", b"model_id", "receipt", b"receipt", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

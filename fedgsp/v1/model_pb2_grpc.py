@@ -53,7 +53,7 @@ class ModelServiceServicer:
 
     def Fetch(self, request_iterator, context):
         """Streams a model from its holder. If the model is only promised, the holder waits for it until the caller's
-        deadline. The first request names the model; all later requests are receipts.
+        deadline. The first request names the model; all later requests are receipts. See also `FetchRequest.watch`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class ModelServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
     Fetch: _grpc.StreamStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]
     """Streams a model from its holder. If the model is only promised, the holder waits for it until the caller's
-    deadline. The first request names the model; all later requests are receipts.
+    deadline. The first request names the model; all later requests are receipts. See also `FetchRequest.watch`.
     """
     Upload: _grpc.StreamStreamMultiCallable[_model_pb2.Chunk, _model_pb2.Receipt]
     """Sends a model to a process that asked for it. Used by holders that accept no connections."""
@@ -47,7 +47,7 @@ class ModelServiceAsyncStub(ModelServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Fetch: _aio.StreamStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]  # type: ignore[assignment]
     """Streams a model from its holder. If the model is only promised, the holder waits for it until the caller's
-    deadline. The first request names the model; all later requests are receipts.
+    deadline. The first request names the model; all later requests are receipts. See also `FetchRequest.watch`.
     """
     Upload: _aio.StreamStreamMultiCallable[_model_pb2.Chunk, _model_pb2.Receipt]  # type: ignore[assignment]
     """Sends a model to a process that asked for it. Used by holders that accept no connections."""
@@ -62,7 +62,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.Chunk], _abc.AsyncIterator[_model_pb2.Chunk]]:
         """Streams a model from its holder. If the model is only promised, the holder waits for it until the caller's
-        deadline. The first request names the model; all later requests are receipts.
+        deadline. The first request names the model; all later requests are receipts. See also `FetchRequest.watch`.
         """
 
     @_abc_1.abstractmethod

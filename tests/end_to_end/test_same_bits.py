@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedgsp import windows
-from fedgsp.model_service import upload
+from fedgsp.model_calls import upload
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task

@@ -19,7 +19,7 @@ from fedgsp.coding import CODING, Encoder, blocks
 from fedgsp.encoding import rounded
 from fedgsp.link_choice import AUTO, CODED, RAW
 from fedgsp.messages import Failure, FailureCode, ModelHeader, ModelRef, TensorSpec
-from fedgsp.model_service import fetch, upload
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.weights import Came, Weights

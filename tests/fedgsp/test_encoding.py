@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedgsp.encoding import Decoder, encoded, rounded, wire_bytes
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
-from fedgsp.model_service import fetch, upload
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.weights import Weights, padded_bytes

@@ -16,7 +16,7 @@ import pytest
 from fedgsp import chunks, spill, windows
 from fedgsp.encoding import rounded, wire_bytes
 from fedgsp.messages import TensorSpec
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.windows import SLOT_BYTES
 from tests.support.handed_over import ELEMENTS, LARGE, fetched, unknown, uploaded, windows_open
@@ -142,7 +142,7 @@ async def test_another_process_fetches_through_a_window() -> None:
             "from fedgsp import chunks, model_streams, windows\n"
             "from fedgsp.channels import Channels\n"
             "from fedgsp.identity import TOP_SERVER\n"
-            "from fedgsp.model_service import fetch\n"
+            "from fedgsp.model_calls import fetch\n"
             "async def main():\n"
             "    opened, windows.opened = [], lambda name, open=windows.opened: (opened.append(name), open(name))[1]\n"
             "    async with Channels() as channels:\n"

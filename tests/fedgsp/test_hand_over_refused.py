@@ -13,7 +13,7 @@ import pytest
 
 from fedgsp import channels, chunks, model_streams, windows
 from fedgsp.messages import FailureCode
-from fedgsp.model_service import fetch, upload
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.windows import SLOT_BYTES

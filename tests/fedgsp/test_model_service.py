@@ -13,11 +13,12 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp import model_service, model_streams
+from fedgsp import model_calls, model_service, model_streams
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_calls import fetch, upload
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.v1 import model_pb2
@@ -130,7 +131,7 @@ async def test_whoever_stops_waiting_for_a_promise_leaves_nothing_behind_at_the_
 
 
 async def test_a_promise_that_is_never_kept_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_service, "PROMISE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(model_calls, "PROMISE_TIMEOUT_S", 0.1)
     async with serving_store(ModelStore()) as served:
         failure = await refused(fetch(served.channel, "m", TENSORS, 40))
     assert failure == Failure(FailureCode.UNREACHABLE, "DEADLINE_EXCEEDED: Deadline Exceeded")
@@ -172,7 +173,7 @@ async def test_a_holder_that_falls_silent_after_its_header_is_given_up(monkeypat
 
 async def test_a_holder_that_takes_no_question_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its system accepts the connection, and its program says nothing at all: no HTTP/2, no refusal."""
-    monkeypatch.setattr(model_service, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(model_calls, "ASK_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:
             failure = await refused(fetch(channel, "m", TENSORS, PLENTY))

@@ -8,7 +8,7 @@ import pytest
 
 from fedgsp import model_streams
 from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.model_service import upload
+from fedgsp.model_calls import upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights

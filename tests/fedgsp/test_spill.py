@@ -9,7 +9,7 @@ import pytest
 
 from fedgsp import spill
 from fedgsp.averages import Mean
-from fedgsp.model_service import fetch, upload
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import Weights, WeightsError, check_finite

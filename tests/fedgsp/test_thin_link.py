@@ -15,7 +15,8 @@ import pytest
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import TensorSpec
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_calls import fetch
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from tests.support.callers import OPEN

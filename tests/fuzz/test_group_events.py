@@ -37,7 +37,8 @@ from fedgsp.messages import (
     Served,
     Trained,
 )
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_calls import fetch
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import Weights, WeightsError

@@ -38,7 +38,7 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import order_pb2
 from fedgsp.weights import WeightsError

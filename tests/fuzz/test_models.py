@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import model_service, model_streams
-from fedgsp.model_service import fetch, upload
+from fedgsp import model_calls, model_streams
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
@@ -88,7 +88,7 @@ async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
-        patch.setattr(model_service, "PROMISE_TIMEOUT_S", 0.1)
+        patch.setattr(model_calls, "PROMISE_TIMEOUT_S", 0.1)
         async with unharmed(), serving(speaking(FETCH, chunks, ending)) as served:
             with contextlib.suppress(WeightsError):
                 found = await soon(fetch(served.channel, "m", expected, MOST, promised=promised))  # type: ignore[arg-type]

@@ -30,7 +30,8 @@ from fedgsp.messages import (
     Rerouted,
     RunGroupRequest,
 )
-from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_calls import fetch, upload
+from fedgsp.model_service import ModelServicer
 from fedgsp.programs import PROGRAMS, Program
 from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc

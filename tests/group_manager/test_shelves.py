@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fedgsp.messages import FailureCode, RunGroupRequest
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import Door
 from fedgsp.weights import WeightsError

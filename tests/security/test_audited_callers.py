@@ -12,7 +12,7 @@ from fedgsp.access import AccessControl, Caller
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import Door, Ticket, Verb
 from tests.support.callers import ISSUER

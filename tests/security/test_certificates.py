@@ -17,7 +17,8 @@ from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Identity, Role, manager, node
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_calls import fetch, upload
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door, Ticket, Verb

@@ -26,7 +26,8 @@ from fedgsp.messages import (
     TensorSpec,
     TopServerMessage,
 )
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_calls import fetch
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import check_pb2_grpc, membership_pb2, membership_pb2_grpc, order_pb2_grpc
 from fedgsp.weights import WeightsError

@@ -9,7 +9,7 @@ import pytest
 
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, node
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.weights import WeightsError
 from tests.support import cluster

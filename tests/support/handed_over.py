@@ -7,7 +7,7 @@ import os
 
 from fedgsp import windows, wire
 from fedgsp.messages import ModelHeader, ModelRef
-from fedgsp.model_service import fetch, upload
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights

@@ -12,7 +12,8 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.messages import Failure, ModelHeader, ModelRef, TensorSpec
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_calls import fetch
+from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.weights import WeightsError

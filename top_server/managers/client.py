@@ -24,7 +24,7 @@ from fedgsp.messages import (
     RunGroupRequest,
     TensorSpec,
 )
-from fedgsp.model_service import fetch
+from fedgsp.model_calls import fetch
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.to_the_end import cancelled_elsewhere

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedgsp import model_service, wire
+from fedgsp import model_calls, wire
 from fedgsp.averages import Mean
 from fedgsp.block_mean import BlockMean
 from fedgsp.messages import FailureCode, GroupEvent, GroupResult, Member, MemberDone, MemberSkipped
@@ -111,7 +111,7 @@ async def test_a_member_without_weight_is_left_out(monkeypatch: pytest.MonkeyPat
 
 async def test_an_upload_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch, tried: list[bool]) -> None:
     expected = await one_after_the_other(monkeypatch)
-    real, failed = model_service.upload, list[str]()
+    real, failed = model_calls.upload, list[str]()
 
     async def upload(channel: Any, model_id: str, *args: Any, **named: Any) -> None:
         if not failed:

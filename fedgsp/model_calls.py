@@ -1,0 +1,249 @@
+"""The calls that move weights: to fetch a model from its holder, and to upload it to the process that asked for it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from fedgsp import chunks, model_streams
+from fedgsp.access import shown
+from fedgsp.bases import Bases
+from fedgsp.channels import describe
+from fedgsp.memory import room
+from fedgsp.messages import FailureCode, TensorSpec
+from fedgsp.model_streams import chunks_of, received
+from fedgsp.pacing import Pace, Way
+from fedgsp.spill import Room
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights, WeightsError, require
+from fedgsp.windows import is_here, machine
+
+#: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
+PROMISE_TIMEOUT_S = 24 * 3600.0
+#: A holder that has not taken the question for a model after so many seconds cannot be reached.
+ASK_TIMEOUT_S = 30.0
+#: A reader says so often, in seconds, that it is still there: before its holder would ask, whatever `--lost-after` is.
+SIGN_S = 0.25
+
+
+async def fetch(
+    channel: grpc.aio.Channel,
+    model_id: str,
+    expected: tuple[TensorSpec, ...] | None,
+    max_bytes: int,
+    on_chunk: Callable[[], None] = lambda: None,
+    make_room: Room = room,
+    promised: bool = True,
+    ticket: bytes = b"",
+    digest: bytes = b"",
+    bases: Bases | None = None,
+    watched_over: grpc.aio.Channel | None = None,
+) -> Weights:
+    """Fetch a model from its holder. A `promised` model may not exist yet; any other model must come at once.
+
+    `ticket` allows it. If `digest` is given, the model must have this digest, whatever its holder announces. The model
+    may travel coded against one of `bases`. Over the channel `watched_over`, the loss of the holder is noticed while
+    the model is not there yet.
+
+    Raises WeightsError if the model cannot be fetched, has other tensors than `expected` or more than `max_bytes`, is
+    cut short, has another digest than announced, or holds values that are not finite.
+    """
+    call = channel.stream_stream(f"/{chunks.SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
+        timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
+    )
+
+    answers = _Answers(call)
+    watch = asyncio.create_task(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
+
+    def comes(found: str) -> bool:
+        if watch is not None:
+            watch.cancel()  # a full link could hold up its pings; from now on the transfer shows that the holder lives
+        return found == model_id
+
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            await _write_first(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
+        _, weights = await received(
+            call,
+            expected,
+            max_bytes,
+            comes,
+            None if promised else model_streams.CHUNK_TIMEOUT_S,
+            answers.receipt,
+            on_chunk,
+            make_room,
+            bases,
+        )
+    except TimeoutError:
+        raise WeightsError(FailureCode.UNREACHABLE, f"nobody took the question for model {model_id!r}") from None
+    except grpc.aio.AioRpcError as error:
+        unknown = error.code() == grpc.StatusCode.NOT_FOUND
+        raise WeightsError(
+            FailureCode.NO_SUCH_MODEL if unknown else FailureCode.UNREACHABLE, describe(error)
+        ) from error
+    except asyncio.CancelledError:
+        _check_not_closed()
+        raise
+    finally:
+        answers.end()
+        call.cancel()
+        if watch is not None:
+            watch.cancel()
+    require(
+        digest in (b"", weights.digest),
+        FailureCode.WRONG_DIGEST,
+        f"model {model_id!r} is not the model that its maker reported",
+    )
+    return weights
+
+
+async def _watch(channel: grpc.aio.Channel, model_id: str, ticket: bytes, give_up: Callable[[], object]) -> None:
+    """Gives up if the holder of a promised model is lost. Ends when the model is there, or when it is cancelled.
+
+    The connection for models is patient with slow links, and this one is not: nothing but orders goes over it.
+    """
+    call = channel.stream_stream(f"/{chunks.SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
+        timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
+    )
+    try:
+        await _write_first(call, model_pb2.FetchRequest(model_id=model_id, watch=True))
+        await call.read()
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            give_up()
+    finally:
+        call.cancel()
+
+
+class _Answers:
+    """What a reader says to a holder while chunks come: receipts, and signs that it is still there.
+
+    If a packet is lost on a slow link, no chunk comes for seconds. A holder that hears nothing sends a ping, whose
+    answer comes no sooner; it would take its reader for lost.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._one_by_one = asyncio.Lock()
+        self._signs: asyncio.Task[None] | None = None
+
+    async def receipt(self, base: int | None) -> None:
+        """Confirms a chunk, chooses a base, or refuses a window or a code."""
+        if self._signs is None:
+            self._signs = asyncio.create_task(self._give_signs())
+        await self._say(model_pb2.FetchRequest(receipt=chunks.receipt(base)))
+
+    async def _give_signs(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while True:
+                await asyncio.sleep(SIGN_S)
+                await self._say(model_pb2.FetchRequest())
+
+    async def _say(self, request: model_pb2.FetchRequest) -> None:
+        async with self._one_by_one:
+            await _write(self._call, request)
+
+    def end(self) -> None:
+        """The transfer is over."""
+        if self._signs is not None:
+            self._signs.cancel()
+
+
+async def upload(
+    channel: grpc.aio.Channel,
+    model_id: str,
+    weights: Weights,
+    on_chunk: Callable[[], None] = lambda: None,
+    receiver: str = "",
+    ticket: bytes = b"",
+    way: Way | None = None,
+    bases: Bases | None = None,
+) -> None:
+    """Upload a model to the process that asked for it, and gave the `ticket`; raises WeightsError.
+
+    The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known, and `way` what
+    earlier uploads have found about the link. The model may travel coded against one of `bases`.
+    """
+    call = channel.stream_stream(f"/{chunks.SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
+        metadata=shown(ticket)
+    )
+
+    async def receipt() -> int | None:
+        answer = await call.read()
+        if answer is grpc.aio.EOF:
+            raise await _end(call)
+        require(
+            answer is not None,  # gRPC's sign for a message that cannot be decoded
+            FailureCode.BAD_STREAM,
+            f"model {model_id!r}: its receiver sent what is no receipt",
+        )
+        return chunks.said(answer)
+
+    pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
+    try:
+        async with pace:
+            write = _write_first
+            async for message in chunks_of(model_id, weights, pace, is_here(receiver), bases):
+                await write(call, message)
+                write = _write
+                on_chunk()
+            await call.done_writing()
+            await pace.settled()
+        require(
+            await call.read() is grpc.aio.EOF,
+            FailureCode.BAD_STREAM,
+            f"model {model_id!r}: its receiver sent one receipt too many",
+        )
+    except grpc.aio.AioRpcError as error:
+        refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
+    except asyncio.CancelledError:
+        _check_not_closed()
+        raise
+    finally:
+        call.cancel()
+
+
+def _check_not_closed() -> None:
+    """Raises WeightsError if a call was cancelled and its task was not: then this process has closed the channel."""
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        raise WeightsError(FailureCode.UNREACHABLE, "the connection was lost") from None
+
+
+async def _write_first(call: Any, message: Any) -> None:
+    """Writes the first message of a call.
+
+    gRPC itself waits for ever with the first message of a call if its channel is closed before the call is on its way.
+    """
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    call.add_done_callback(end)
+    writing = asyncio.ensure_future(_write(call, message))
+    try:
+        await asyncio.wait({writing, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            raise await _end(call)
+        await writing
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write(call: Any, message: Any) -> None:
+    try:
+        await call.write(message)
+    except asyncio.InvalidStateError:  # the call has ended
+        raise await _end(call) from None
+
+
+async def _end(call: Any) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+    )
