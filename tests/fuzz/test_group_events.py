@@ -52,7 +52,7 @@ from top_server.grouping_service import assign
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers import client as manager_client
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 from top_server.progress import Progress
 from top_server.record.audit import NO_AUDIT
 
@@ -119,6 +119,7 @@ async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
         patch.setattr(manager_client, "FORGET_TIMEOUT_S", 0.02)
+        patch.setattr(manager_client, "ANSWER_TIMEOUT_S", 0.02)
         models = ModelServicer(ModelStore()).add_to
         async with unharmed(), serving(speaking(RUN_GROUP, events, ending), models) as served:
             client = ManagerClient("m0", over(served.channel), ISSUER)
@@ -128,7 +129,7 @@ async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[
             await asyncio.wait([running], timeout=MOMENT_S if ending == "silence" else 5.0)
             assert running.done() or ending == "silence"
             if running.done():
-                assert isinstance(running.result(), GroupResult | Failure)
+                assert isinstance(running.result(), GroupResult | Failure | BrokenOff)
                 await soon(watch.all_taken())
             running.cancel()
             watch.cancel()

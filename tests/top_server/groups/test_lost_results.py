@@ -11,7 +11,7 @@ import pytest
 from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef
 from tests.support.fuzzing import soon
 from top_server import rounds
-from top_server.groups.task import GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 
 RESULT = GroupResult(ModelRef("m"), 1, 0, 0)
 GONE = Failure(FailureCode.UNREACHABLE, "the manager is gone")
@@ -28,8 +28,8 @@ class Managed:
         return self.there
 
 
-def outcome(number: int, manager: Managed, result: GroupResult | Failure = RESULT, program: str = "relay") -> Any:
-    return SimpleNamespace(task=GroupTask(number, program, (number,)), manager=manager, result=result, own_models={})
+def outcome(number: int, manager: Any, result: GroupResult | Failure = RESULT, program: str = "relay") -> GroupOutcome:
+    return GroupOutcome(GroupTask(number, program, (number,)), manager, result, done=(), skipped=())
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -65,7 +65,7 @@ async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
         outcome(0, other),
         outcome(1, lost),
         outcome(2, lost, unreached),
-        outcome(3, lost, program="initialise"),
+        outcome(3, lost, program="evaluate"),
         outcome(4, other),
         outcome(5, lost, program="alone"),
         outcome(6, lost),
