@@ -111,7 +111,7 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
         detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone], until)
         recovered = times.recovery(this.plan, done, events, detected)
         lasting = (done.undone or time.time()) - done.at
-        exposed = times.exposed(done, events)
+        exposed = times.exposed(done, events, until)
         record.hits.append(
             Hit(
                 done.fault.kind,

@@ -57,11 +57,19 @@ def detection(
 def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
     """The moment of the next fault, if this one was over by then and left nothing behind; else infinity.
 
-    Later events show the next fault. A killed process may be missed later than it was started again.
+    Later events show the next fault. A killed process may be missed later than it was started again. A cut between two
+    nodes counts as over when a fault hits one of them as a whole: from then on that node is missed by all.
     """
-    if strike.fault.kind == "kill" or strike.undone is None:
+    if strike.fault.kind == "kill":
         return math.inf
-    return min((other.at for other in strikes if strike.undone <= other.at), default=math.inf)
+    over = strike.undone or math.inf
+    return min((other.at for other in strikes if over <= other.at or _covers(other, strike)), default=math.inf)
+
+
+def _covers(other: Strike, strike: Strike) -> bool:
+    """Whether a fault that came later hits a whole node of a cut between two."""
+    hit = other.at > strike.at and other.fault.victim != "pair" and bool(set(other.nodes) & set(strike.nodes))
+    return strike.fault.victim == "pair" and hit
 
 
 def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: float | None) -> float | None:
@@ -86,8 +94,8 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
     return None
 
 
-def exposed(strike: Strike, events: Sequence[Event]) -> float:
-    """Seconds in which the fault could be noticed: until it ended, or the last round ended.
+def exposed(strike: Strike, events: Sequence[Event], until: float = math.inf) -> float:
+    """Seconds in which the fault could be noticed: until it ended, the last round ended, or the moment `until`.
 
     For a cut between two nodes, it is the time for which one of them waited for the other. A full disk is noticed
     when something is written, which need not be soon.
@@ -95,9 +103,9 @@ def exposed(strike: Strike, events: Sequence[Event]) -> float:
     if strike.fault.kind == "fill" or _was_away(strike, events):
         return 0.0
     if strike.fault.victim == "pair":
-        return _longest_wait(strike, events)
+        return _longest_wait(strike, events, until)
     over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)
-    return max(0.0, min(strike.undone or over, over) - strike.at)
+    return max(0.0, min(strike.undone or over, over, until) - strike.at)
 
 
 def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
@@ -106,9 +114,9 @@ def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
     return TOP_SERVER not in strike.victims and not all(there.get(node, True) for node in strike.nodes)
 
 
-def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:
+def _longest_wait(strike: Strike, events: Sequence[Event], until: float) -> float:
     """The longest time, in seconds, for which a hop between two nodes waited for the link between them."""
-    begin, end = strike.at, strike.undone or epoch(events[-1])
+    begin, end = strike.at, min(strike.undone or epoch(events[-1]), until)
     last: dict[tuple[int, int], Event] = {}
     longest = 0.0
     for event in events:

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.campaign import plan as campaign_plan
 from benchmarks.chaos import disks, kept, leftovers, oracle, times
+from benchmarks.chaos.events import Event
 from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
@@ -152,6 +153,34 @@ def test_a_node_that_is_away_cannot_be_missed_once_more(back: bool, noticed: flo
     ]
     assert times.detection(PLAN, cut, events, []) == noticed
     assert times.exposed(cut, events) == exposed
+
+
+@pytest.mark.parametrize(
+    ("kind", "victim", "names", "noticed", "exposed"),
+    [
+        ("cut", "node", ("n0",), None, 3.0),
+        ("kill", "node", ("n1",), None, 3.0),
+        ("cut", "node", ("n2",), 6.0, 8.0),
+        ("cut", "pair", ("n0", "n1"), 6.0, 8.0),
+        ("kill", "manager", ("m0",), 6.0, 8.0),
+    ],
+)
+def test_a_cut_between_two_nodes_counts_until_a_fault_hits_one_of_them(
+    kind: str, victim: str, names: tuple[str, ...], noticed: float | None, exposed: float
+) -> None:
+    moment = Moment(1, 1, 0.0)
+    pair = Strike(Fault("cut", "pair", 1, moment, 1.0), ("n0", "n1"), 100.0, 110.0)
+    other = Strike(Fault(kind, victim, 1, moment, 1.0), names, 103.0, 112.0)
+    plan = dataclasses.replace(PLAN, hosted=((0,), (1,), (2,)))
+    hop: Event = {"event": "hop_finished", "round": 1, "group": 0}
+    events: list[Event] = [
+        {**hop, "node": "n0", "time": "1970-01-01T00:01:30+00:00"},
+        {"event": "node_left", "node": "n1", "time": "1970-01-01T00:01:46+00:00"},
+        {**hop, "node": "n1", "time": "1970-01-01T00:01:48+00:00"},
+    ]
+    until = times.next_fault(pair, [pair, other])
+    assert times.detection(plan, pair, events, [], until) == noticed
+    assert times.exposed(pair, events, until) == exposed
 
 
 # --- the network of a campaign
