@@ -24,26 +24,33 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
 
 
 def parse_clients(text: str) -> tuple[int, ...]:
-    """Client ids from "3", "0-45" or "0-3,7,9-12", ascending; raises ConfigError."""
+    """Client ids from "3", "0-45", "0-3,7,9-12" or "1-45/4" (every fourth), ascending; raises ConfigError."""
     found: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part, re.ASCII)
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*(?:/\s*([0-9]+)\s*)?)?", part, re.ASCII)
         if not match:
             raise ConfigError(
                 f"--clients {text!r} has {part.strip()!r}", "write ids and ranges, for example 0-3,7,9-12"
             )
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if not step:
+            raise ConfigError(f"--clients has the step 0 in {part.strip()}", "write 1 or more behind the slash")
         if first > last:
             raise ConfigError(f"--clients has the reversed range {part.strip()}", f"write {last}-{first}")
-        if last - first >= MOST_CLIENTS_OF_NODE:
+        if (last - first) // step >= MOST_CLIENTS_OF_NODE:
             raise ConfigError(
                 f"--clients has the range {part.strip()}", f"a node hosts at most {MOST_CLIENTS_OF_NODE:,} clients"
             )
-        ids = range(first, last + 1)
+        ids = range(first, last + 1, step)
         if twice := found.intersection(ids):
             raise ConfigError(f"--clients names client {min(twice)} twice", "name each client once")
         found.update(ids)
     return tuple(sorted(found))
+
+
+def clients_text(ids: range) -> str:
+    """The inverse of `parse_clients` for a range of ids, which is not empty."""
+    return f"{ids[0]}-{ids[-1]}" + (f"/{ids.step}" if ids.step > 1 and len(ids) > 1 else "")
 
 
 def suggestion(wrong: str, known: Iterable[str], lead: str = "known:") -> str:

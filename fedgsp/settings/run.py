@@ -315,7 +315,7 @@ class NodeSettings(ProxySettings):
     task: str = setting("digits", "a task by name, or your own task as module:factory", other_names=True, panel=WORK)
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=WORK)
     clients: str | None = setting(
-        None, "clients to host, such as 0-3,7; all clients of the task by default", metavar="IDS", panel=WORK
+        None, "clients to host, such as 0-3,7 or 0-98/2; all clients of the task by default", metavar="IDS", panel=WORK
     )
     threads: int = setting(
         1,

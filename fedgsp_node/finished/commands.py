@@ -88,7 +88,8 @@ def evaluate(
     task: TaskName = None,
     task_option: TaskOptions = None,
     clients: Annotated[
-        str | None, typer.Option(metavar="IDS", help="clients whose data are here, such as 0-3,7; all by default")
+        str | None,
+        typer.Option(metavar="IDS", help="clients whose data are here, such as 0-3,7 or 0-98/2; all by default"),
     ] = None,
     model: Model = "final",
     part: Annotated[Part, typer.Option(metavar="PART", help="the data to evaluate on: test or validation")] = "test",

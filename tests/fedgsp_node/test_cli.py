@@ -27,6 +27,9 @@ from tests.support.processes import program
         ("5-5", (5,)),
         ("0-3,7,9-12", (0, 1, 2, 3, 7, 9, 10, 11, 12)),
         (" 9 , 1 - 2 ", (1, 2, 9)),
+        ("1-9/4,2", (1, 2, 5, 9)),
+        ("0-8 / 3,4-4/7", (0, 3, 4, 6)),
+        ("0-19999999/1000000", tuple(range(0, 20_000_000, 1_000_000))),
     ],
 )
 def test_clients_are_ids_and_ranges(text: str, clients: tuple[int, ...]) -> None:
@@ -52,6 +55,10 @@ def test_any_list_of_clients_can_be_written(clients: set[int]) -> None:
         ("1.5", "has '1.5'"),
         ("٣", "has '٣'"),
         ("0-99999999999", "at most"),
+        ("0-9/0", "step 0 in 0-9/0"),
+        ("0-9/", "has '0-9/'"),
+        ("4/2", "has '4/2'"),
+        ("0-8/2,6", "client 6 twice"),
     ],
 )
 def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.chaos import oracle
 from benchmarks.chaos.plan import Plan
-from top_server.placing.workers import blocks
+from top_server.placing.workers import shares
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 from top_server.record.model_files import load
@@ -35,7 +35,7 @@ def settings_of(plan: Plan) -> list[str]:
 
 
 def planned(rounds: int, seed: int, min_clients: int, pause_s: float) -> Plan:
-    hosted = tuple(tuple(block) for block in blocks(CLIENTS, WORKERS))
+    hosted = tuple(tuple(share) for share in shares(CLIENTS, WORKERS))
     return Plan(seed, "fedgsp", "auto", 0.5, rounds, hosted, (), pause_s=pause_s, min_clients=min_clients)
 
 

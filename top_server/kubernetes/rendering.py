@@ -14,12 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fedgsp.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.errors import ConfigError, DataError, RunError, TaskError
 from fedgsp.identity import TOP_SERVER, Identity, node
+from fedgsp.options import clients_text
 from fedgsp.settings.files import dump
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from top_server.federation.authority import Authority, new_authority
 from top_server.kubernetes.cluster import Cluster
-from top_server.placing.workers import blocks, name_of
+from top_server.placing.workers import name_of, shares
 
 #: Ports of the top server and of the first of its group managers.
 PORT, FIRST_MANAGER_PORT = 7000, 7100
@@ -93,8 +94,8 @@ def _settings(config: RunConfig, cluster: Cluster) -> dict[str, str]:
 
 def _clients(cluster: Cluster) -> dict[str, str]:
     """The clients of each node, by the name of a file."""
-    dealt = blocks(cluster.clients, cluster.nodes)
-    return {f"clients-{index}": f"{block[0]}-{block[-1]}" for index, block in enumerate(dealt)}
+    dealt = shares(cluster.clients, cluster.nodes)
+    return {f"clients-{index}": clients_text(share) for index, share in enumerate(dealt)}
 
 
 def _secrets(cluster: Cluster, life: dt.timedelta) -> dict[str, str]:

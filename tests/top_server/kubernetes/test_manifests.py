@@ -121,7 +121,7 @@ def test_the_settings_are_those_of_the_run_and_every_client_has_a_node(tmp_path:
     assert (run.rounds, run.task_option, run.min_nodes) == (7, CONFIG.task_option, 3)
     assert (hosted.task, hosted.task_option) == (run.task, run.task_option)
     assert hosted.top_server == "fedgsp-top:7000"
-    assert [data[f"clients-{index}"] for index in range(3)] == ["0-1", "2-4", "5-7"]
+    assert [data[f"clients-{index}"] for index in range(3)] == ["0-6/3", "1-7/3", "2-5/3"]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.options import parse_clients
+from fedgsp.options import clients_text, parse_clients
 from fedgsp.settings.run import RunConfig
 from top_server.placing.base import CA, OWN, Resources, Worker
-from top_server.placing.workers import IMPORTS, blocks, imports, workers
+from top_server.placing.workers import IMPORTS, imports, shares, workers
 
 FOLDER = Path("/folder")
 
@@ -27,19 +27,21 @@ def value(command: list[str], flag: str) -> str:
 
 
 @given(st.data())
-def test_clients_are_dealt_evenly_in_order(data: st.DataObject) -> None:
+def test_clients_are_dealt_in_turn(data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, 400))
-    dealt = blocks(clients, data.draw(st.integers(1, clients)))
-    assert [client for block in dealt for client in block] == list(range(clients))
-    sizes = [len(block) for block in dealt]
-    assert max(sizes) - min(sizes) <= 1
+    nodes = data.draw(st.integers(1, clients))
+    dealt = shares(clients, nodes)
+    assert len(dealt) == nodes
+    assert sorted(client for share in dealt for client in share) == list(range(clients))
+    assert all(client % nodes == index for index, share in enumerate(dealt) for client in share)
+    assert [parse_clients(clients_text(share)) for share in dealt] == [tuple(share) for share in dealt]
 
 
 def test_each_worker_is_told_its_clients_and_the_task() -> None:
     config = RunConfig(local_nodes=2, clients=5, threads=3, task="mnist", task_option={"a": "b=c", "d": ""})
     first, second = commands(config)
     assert first[:4] == ["fedgsp_node", "start", "--name", "node-0"]
-    assert [parse_clients(value(command, "--clients")) for command in (first, second)] == [(0, 1), (2, 3, 4)]
+    assert [parse_clients(value(command, "--clients")) for command in (first, second)] == [(0, 2, 4), (1, 3)]
     assert [value(command, "--name") for command in (first, second)] == ["node-0", "node-1"]
     assert value(first, "--top-server") == "127.0.0.1:7000"
     assert value(first, "--state-dir") == "/state/node-0"

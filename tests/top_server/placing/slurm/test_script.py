@@ -80,7 +80,7 @@ def test_settings_and_secrets_of_a_worker_are_files_of_its_user_alone(tmp_path: 
         (SETTINGS, CA, OWN), 0o600
     )
     found = load(NodeSettings, folder / SETTINGS)
-    assert (found.top_server, found.clients, found.name) == ("top:7000", "0-1", "node-0")
+    assert (found.top_server, found.clients, found.name) == ("top:7000", "0-3/3", "node-0")
     assert (found.tls_ca, found.tls_cert, found.tls_key) == (folder / CA, folder / OWN, folder / OWN)
     assert found.peer_listen is None  # the task says it
     flags = worker_flags(options(), [worker], "7")
