@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.scale.network import HUB
+from top_server.placing.workers import shares
 
 #: The way of a model from one client of a chain to the next.
 SAME_NODE, SAME_MACHINE, OTHER_MACHINE = "same node", "same machine", "other machine"
@@ -30,10 +31,9 @@ class Layout:
 
     @classmethod
     def of(cls, clients: int, nodes: int, machines: int) -> Layout:
-        """Clients in equal blocks over nodes, which are dealt over machines in turn."""
-        edges = [index * clients // nodes for index in range(nodes + 1)]
-        node_of = [node for node in range(nodes) for _ in range(edges[node], edges[node + 1])]
-        return cls(node_of, [1 + node % machines for node in range(nodes)])
+        """Clients are dealt over nodes in turn, as a run deals them, and nodes over machines."""
+        node_of = {client: node for node, share in enumerate(shares(clients, nodes)) for client in share}
+        return cls([node_of[client] for client in range(clients)], [1 + node % machines for node in range(nodes)])
 
     def machine(self, client: int) -> int:
         """The machine of a client."""

@@ -11,12 +11,12 @@ from benchmarks.scale.model import OTHER_MACHINE, SAME_MACHINE, SAME_NODE, Layou
 from benchmarks.scale.network import HUB, why_not
 
 #: Two machines with two nodes each, and two clients on each node.
-LAYOUT = Layout.of(8, 4, 2)
+LAYOUT = Layout([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 1, 2])
 PARTS = Parts(1.0, {SAME_NODE: 0.0, SAME_MACHINE: 0.1, OTHER_MACHINE: 0.5}, 10.0, 20)
 
 
-def test_clients_are_in_blocks_over_nodes_and_nodes_in_turn_over_machines() -> None:
-    assert Layout([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 1, 2]) == LAYOUT
+def test_clients_are_dealt_over_nodes_and_nodes_over_machines_in_turn() -> None:
+    assert Layout.of(8, 4, 2) == Layout([0, 1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2])
     ways = [LAYOUT.way(before, client) for before, client in ((None, 0), (0, 1), (1, 2), (0, 4))]
     assert ways == [OTHER_MACHINE, SAME_NODE, OTHER_MACHINE, SAME_MACHINE]
 
