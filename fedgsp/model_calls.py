@@ -16,6 +16,7 @@ from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.pacing import Pace, Way
 from fedgsp.spill import Room
+from fedgsp.to_the_end import looked_at
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, require
 from fedgsp.windows import is_here, machine
@@ -55,7 +56,7 @@ async def fetch(
     )
 
     answers = _Answers(call)
-    watch = asyncio.create_task(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
+    watch = looked_at(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
 
     def comes(found: str) -> bool:
         if watch is not None:

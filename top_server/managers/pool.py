@@ -17,6 +17,7 @@ from fedgsp.errors import PeerError, UserError
 from fedgsp.lifecycle import STOP_GRACE_S
 from fedgsp.tickets import Issuer
 from fedgsp.to_the_end import looked_at
+from top_server.managers.at_once import AtOnce
 from top_server.managers.client import ManagerClient
 from top_server.managers.launching import Launcher, Process
 from top_server.record.events.base import ABSENT
@@ -58,7 +59,7 @@ class ManagerPool:
         self._ends: dict[Manager, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._turns = itertools.count()
-        self._room = asyncio.Semaphore(launcher.at_once)
+        self._starting = AtOnce(lambda: launcher.at_once)
         #: Enrolments that are not good any more.
         self._revoked: list[str] = []
 
@@ -91,7 +92,7 @@ class ManagerPool:
         failures: list[Exception] = []
 
         async def start() -> None:
-            async with self._room:
+            async with self._starting:
                 if not failures:
                     try:
                         await self._spawn(missing, ready)
@@ -109,7 +110,7 @@ class ManagerPool:
         no further manager can run, the group goes to one that has others.
         """
         await self.discard(lost)
-        async with self._room:
+        async with self._starting:
             if len(self._alive) != self._launcher.most:
                 try:
                     return await self._spawn(1, itertools.count(1))
@@ -134,8 +135,9 @@ class ManagerPool:
         await self._end(manager, DISCARD_GRACE_S)
 
     async def _stop(self, spare: Manager) -> None:
-        self._managers.remove(spare)
-        self._recorder.record(ManagerStopped(manager=spare.name))
+        if spare in self._managers:
+            self._managers.remove(spare)
+            self._recorder.record(ManagerStopped(manager=spare.name))
         await self._end(spare, STOP_GRACE_S)
 
     async def _end(self, manager: Manager, grace_s: float) -> None:
