@@ -222,7 +222,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         self._shown: dict[_Key, Tls] = {}
         self._dialling: dict[_Key, asyncio.Lock] = {}
         self._ways = Ways()  # by host: managers of one machine have ports of their own
-        self._lost_after_s = lost_after_s
+        self.lost_after_s = lost_after_s
         # This setting also limits the time of a dial, which is 20 s by default.
         self._dials = [("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))]
 
@@ -258,7 +258,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         host, _, port = address.rpartition(":")
         reached = f"{loopback(host)}:{port}"
         where = target(reached)
-        options = [*_CHANNEL_OPTIONS, *keepalive(self._lost_after_s * (PATIENCE if models else 1)), *self._dials]
+        options = [*_CHANNEL_OPTIONS, *keepalive(self.lost_after_s * (PATIENCE if models else 1)), *self._dials]
         options += self._proxy.options if self._proxy else _NO_PROXY
         if not is_near(host):
             options += window(MODEL_WINDOW_BYTES if models else ORDER_WINDOW_BYTES)

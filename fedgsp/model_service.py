@@ -134,7 +134,10 @@ class ModelServicer:
             await refuse(context, grpc.StatusCode.ABORTED, "the model was not taken in time")
 
     async def _watched(self, model_id: str) -> None:
-        """Waits until a promised model is there, or will not come: until then its reader asks whether this lives."""
+        """Waits until a promised model is there, or will not come.
+
+        The reader keeps this call open, and so notices the loss of this process.
+        """
         with self._watches.of((_who(), model_id)), contextlib.suppress(WeightsError):
             await self._store.get(model_id)
 

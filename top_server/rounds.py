@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, FailureCode, GroupResult, Results
+from fedgsp.messages import Failure, GroupResult, Results
 from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
@@ -18,9 +18,10 @@ from top_server.evaluation import VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
 from top_server.groups.missed import missed_in
-from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, run_again, run_group, shown
+from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
+from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.merging import Merging
 from top_server.merging.weighing import WEIGHINGS
@@ -286,15 +287,17 @@ async def merge(
     for index in range(len(training)):
         outcome = await training[index]
         failure = await take_in(context, progress, merging, number, outcome)
-        if isinstance(outcome.result, GroupResult) and failure and failure.code is FailureCode.UNREACHABLE:
-            lost = not await outcome.manager.client.answers()
-            # If it is gone, the results of all groups that have ended there are lost: they run again side by side.
+        if isinstance(failure, BrokenOff) and not is_last(outcome.trace):
+            lost = failure.lost
+            # If its manager is gone, so are the results of all groups that ended there: they run again side by side.
             for again in range(index, len(training) if lost else index + 1):
                 if again == index or _left_at(outcome.manager, training[again]):
                     begun = run_again(context, progress, number, training[again].result(), lost, reveals)
                     training[again] = asyncio.create_task(begun, name=training[again].get_name())
             outcome = await training[index]
             failure = await take_in(context, progress, merging, number, outcome)
+        if isinstance(failure, BrokenOff):
+            failure = failure.reason
         outcomes.append(outcome if failure is None else dataclasses.replace(outcome, result=failure))
         _record_ends(context, number, outcome, failure)
         if failure is not None:
@@ -317,7 +320,7 @@ def _left_at(manager: Manager, training: asyncio.Task[GroupOutcome]) -> bool:
         return False
     outcome = training.result()
     made = PROGRAMS[outcome.task.program].makes_model and isinstance(outcome.result, GroupResult)
-    return made and outcome.manager is manager
+    return made and outcome.manager is manager and not is_last(outcome.trace)
 
 
 def _note_in_vain(
@@ -351,11 +354,11 @@ def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failur
 
 async def take_in(
     context: RunContext, progress: Progress, merging: Merging, number: int, outcome: GroupOutcome
-) -> Failure | None:
+) -> Failure | BrokenOff | None:
     """Gives a group's models to the merge; returns the reason if they could not be had."""
     note_lost(context, progress, merging, outcome)
     group = await group_model(context, outcome)
-    if isinstance(group, Failure):
+    if isinstance(group, Failure | BrokenOff):
         return group
     await change_models(context, lambda: merging.fold(number, group))
     return None

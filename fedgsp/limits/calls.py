@@ -48,8 +48,8 @@ ALLOWANCES: dict[str, Allowance] = {
     "/fedgsp.v1.CheckService/Check": Allowance(64, 16, check_pb2.CheckQuestion.DESCRIPTOR),
     # A node without work has nothing to report.
     "/fedgsp.v1.OrderService/Attach": Allowance(_NODES, _NODES, order_pb2.NodeReport.DESCRIPTOR),
-    # A fetch of a promised model waits, one for each hop of a chain. Its receipts come while chunks go; see
-    # `model_streams`, which has the deadlines of both.
+    # A fetch of a promised model waits, one for each hop of a chain, and two where its reader is on another machine.
+    # Its receipts come while chunks go; see `model_streams`, which has the deadlines of both.
     "/fedgsp.v1.ModelService/Fetch": Allowance(_NODES, 10_000, model_pb2.FetchRequest.DESCRIPTOR),
     # A manager asks for few models at once. `model_streams` counts the items of headers, and waits for chunks.
     "/fedgsp.v1.ModelService/Upload": Allowance(4_096, 1_024, None),

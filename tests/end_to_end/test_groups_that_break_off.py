@@ -17,7 +17,7 @@ from tests.end_to_end.test_recovery import nodes, oracle, settings
 from tests.support.cluster import Finished, play
 from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,8 @@ async def test_a_result_that_does_not_come_is_asked_for_again_and_then_made_agai
     async def breaking(self: ManagerClient, ref: ModelRef, *arguments: Any) -> Any:
         if "/2/1/relay" in ref.id and len(tried) < times:
             tried.append(ref.id)
-            return Failure(FailureCode.UNREACHABLE, "ABORTED: newer calls for the same thing have come")
+            reason = Failure(FailureCode.UNREACHABLE, "ABORTED: newer calls for the same thing have come")
+            return BrokenOff(reason, lost=False)
         return await fetch(self, ref, *arguments)
 
     async def noting(self: ManagerClient, request: RunGroupRequest, *arguments: Any) -> Any:
@@ -75,8 +76,9 @@ async def test_a_result_that_does_not_come_is_asked_for_again_and_then_made_agai
 
     monkeypatch.setattr(ManagerClient, "_fetch", breaking)
     monkeypatch.setattr(ManagerClient, "run_group", noting)
-    await played(tmp_path)
+    run = await played(tmp_path)
     assert len(tried) == times
+    assert len(run.of_kind("group_resumed")) == times - 1
     assert len(attempts) == times
 
 

@@ -40,7 +40,7 @@ from tests.support.scripted import TENSORS, model, value_of
 from tests.support.serving import serving
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.managers.client import ManagerClient
+from top_server.managers.client import BrokenOff, ManagerClient
 from top_server.managers.pool import Manager
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import Starts
@@ -92,7 +92,8 @@ class Stage:
         await begin_merging(self.context, self.merging, number, evidence)
 
     async def take(self, number: int, outcome: GroupOutcome) -> Failure | None:
-        return await take_in(self.context, self.progress, self.merging, number, outcome)
+        failure = await take_in(self.context, self.progress, self.merging, number, outcome)
+        return failure.reason if isinstance(failure, BrokenOff) else failure
 
     async def finish(self, number: int) -> None:
         await change_models(self.context, lambda: self.merging.finish(number))

@@ -6,11 +6,13 @@ from collections import deque
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.relayed_state import without_state
 from fedgsp.settings.run import RunConfig
+from fedgsp.weights import Weights
 from top_server import initial_file
 from top_server.groups.lost import LOST, unanswered
 from top_server.groups.run import MOST_TRIES, survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
+from top_server.managers.client import BrokenOff
 from top_server.models import INITIAL
 from top_server.nodes.membership import Membership
 from top_server.progress import Progress
@@ -57,15 +59,15 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
         task = GroupTask(index, "initialise", _some_clients(context, tries))
         outcome = await survey(context, progress, 0, task, tries=tries)
         made = await take(context, outcome, context.membership.tensors)
-        if not isinstance(made, Failure):
+        if isinstance(made, Weights):
             context.models.put([slot], context.initial_id(slot), context.handed_on(made.part(context.tensors)))
             return
-        failure = made
+        failure = made.reason if isinstance(made, BrokenOff) else made
         context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))
         if failure.code not in LOST:
             break
-        if not (isinstance(outcome.result, Failure) or await outcome.manager.client.answers()):
-            await context.managers.discard(outcome.manager)  # it is lost with the model
+        if isinstance(made, BrokenOff) and made.lost:
+            await context.managers.discard(outcome.manager)
     raise unanswered(f"no node could make the initial model: {failure}", [failure])
 
 

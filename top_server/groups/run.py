@@ -44,6 +44,11 @@ def first_attempt(times: int) -> int:
     return times * MOST_NUMBERED * MOST_MANAGERS
 
 
+def is_last(trace: Trace) -> bool:
+    """Whether a group was tried on as many managers as it may be. The next number is that of another try."""
+    return trace.attempt % MOST_MANAGERS == MOST_MANAGERS - 1
+
+
 def fresh_trace(context: RunContext, tries: int = 0) -> Trace:
     """The trace of a group that has done nothing yet. Models of every try, and after every resume, have other ids."""
     return Trace(first_attempt(context.times) + tries * MOST_MANAGERS)
@@ -79,21 +84,11 @@ async def run_group(
         outcome = await _on(context, progress, round_number, task, manager, trace, reveals)
         if outcome.broken_off is None:
             return outcome
-        if trace.attempt % MOST_MANAGERS == MOST_MANAGERS - 1:
+        if is_last(trace):
             if outcome.broken_off.lost:
                 await context.managers.discard(manager)
             return outcome
-        manager, trace = await _elsewhere(context, outcome, outcome.broken_off.lost, reveals)
-        for group in task.groups:
-            context.journal.record(
-                GroupResumed(
-                    round=round_number,
-                    group=group,
-                    program=task.program,
-                    manager=manager.name,
-                    finished=len(trace.finished),
-                )
-            )
+        manager, trace = await _elsewhere(context, round_number, outcome, outcome.broken_off.lost, reveals)
 
 
 async def run_again(
@@ -105,17 +100,28 @@ async def run_again(
     reveals: Reveals | None,
 ) -> GroupOutcome:
     """Runs a group again whose result did not come from its manager; `lost`: that manager is gone."""
-    manager, trace = await _elsewhere(context, outcome, lost, reveals)
+    manager, trace = await _elsewhere(context, round_number, outcome, lost, reveals)
     return await run_group(context, progress, round_number, outcome.task, manager, trace, reveals)
 
 
 async def _elsewhere(
-    context: RunContext, outcome: GroupOutcome, lost: bool, reveals: Reveals | None
+    context: RunContext, round_number: int, outcome: GroupOutcome, lost: bool, reveals: Reveals | None
 ) -> tuple[Manager, Trace]:
     """The next manager for a group, and from where it goes on; `lost`: the manager of `outcome` is gone."""
-    managers = context.managers
+    managers, task = context.managers, outcome.task
     manager = await managers.replace(outcome.manager) if lost else managers.other_than(outcome.manager)
-    return manager, shown(outcome.task, outcome.trace.after(outcome), reveals)
+    trace = shown(task, outcome.trace.after(outcome), reveals)
+    for group in task.groups:
+        context.journal.record(
+            GroupResumed(
+                round=round_number,
+                group=group,
+                program=task.program,
+                manager=manager.name,
+                finished=len(trace.finished),
+            )
+        )
+    return manager, trace
 
 
 async def survey(

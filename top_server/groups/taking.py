@@ -7,6 +7,7 @@ from fedgsp.visible import visible
 from fedgsp.weights import Weights, total_bytes
 from top_server.groups.lost import LOST
 from top_server.groups.task import GroupOutcome
+from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.merging.base import GroupModel, MemberModel, Merging
 from top_server.models import Held
@@ -15,7 +16,9 @@ from top_server.record.events.rounds import ModelLost
 from top_server.run import RunContext
 
 
-async def take(context: RunContext, outcome: GroupOutcome, tensors: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
+async def take(
+    context: RunContext, outcome: GroupOutcome, tensors: tuple[TensorSpec, ...] = ()
+) -> Weights | Failure | BrokenOff:
     """The model of a group; `tensors` are given if it is not a model that travels in this run."""
     if isinstance(outcome.result, Failure):
         return outcome.result
@@ -26,13 +29,15 @@ async def take(context: RunContext, outcome: GroupOutcome, tensors: tuple[Tensor
 
 async def take_model(
     context: RunContext, manager: Manager, ref: ModelRef, tensors: tuple[TensorSpec, ...] = ()
-) -> Weights | Failure:
+) -> Weights | Failure | BrokenOff:
     """A model that a manager holds for this process."""
     expected = tensors or context.tensors
     return noted(context, manager, ref, await manager.client.take(ref, expected, total_bytes(expected)))
 
 
-def noted(context: RunContext, manager: Manager, ref: ModelRef, taken: Weights | Failure) -> Weights | Failure:
+def noted(
+    context: RunContext, manager: Manager, ref: ModelRef, taken: Weights | Failure | BrokenOff
+) -> Weights | Failure | BrokenOff:
     """What was taken from a manager, with a line in the audit log."""
     if isinstance(taken, Weights):
         me = str(TOP_SERVER)
@@ -41,13 +46,15 @@ def noted(context: RunContext, manager: Manager, ref: ModelRef, taken: Weights |
     return taken
 
 
-async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure:
+async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure | BrokenOff:
     """The result of a group as merges read it, with the weights that must come here; a Failure if there is no result.
+
+    BrokenOff: there is a result, and its manager does not give it.
 
     If the members trained alone, their models were collected while the group ran, or stay on their nodes.
     """
     weights = await take(context, outcome) if PROGRAMS[outcome.task.program].makes_model else None
-    if isinstance(weights, Failure):
+    if isinstance(weights, Failure | BrokenOff):
         return weights
     failures = [outcome.result] if isinstance(outcome.result, Failure) else []
     members = {}

@@ -29,6 +29,7 @@ from fedgsp.weights import Weights
 from top_server.groups.receipts import GroupAudit
 from top_server.groups.taking import noted, take_model
 from top_server.groups.task import Trace
+from top_server.managers.client import or_reason
 from top_server.managers.pool import Manager
 from top_server.progress import Progress
 from top_server.record.events import rounds
@@ -143,12 +144,12 @@ class GroupWatch:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
 
     async def _take_model(self, client: int, ref: ModelRef) -> None:
-        self.models[client] = await take_model(self._context, self._manager, ref)
+        self.models[client] = or_reason(await take_model(self._context, self._manager, ref))
 
     async def _take_update(self, reveals: Reveals, client: int, ref: ModelRef) -> None:
         taken = await self._manager.client.take(ref, None, reveals.max_bytes)
         shown = noted(self._context, self._manager, ref, taken)
-        if problem := await reveals.take(client, shown):
+        if problem := await reveals.take(client, or_reason(shown)):
             self._context.journal.record(rounds.UpdateMissing(client=client, reason=problem))
 
     def _record_missing(self, client: int) -> None:

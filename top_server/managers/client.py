@@ -1,8 +1,8 @@
 """What the top server asks a group manager."""
 
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ from fedgsp.access import shown
 from fedgsp.channels import describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager
+from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -35,24 +36,38 @@ logger = logging.getLogger(__name__)
 
 FORGET_TIMEOUT_S = 10.0
 REVOKE_TIMEOUT_S = 5.0
-#: A manager that does not answer a question without work for so long is lost, in seconds.
+#: A manager that does not answer a question without work for so long is lost, in seconds; or for `--lost-after`.
 ANSWER_TIMEOUT_S = 5.0
+#: What a transfer ends with that says nothing about its model.
+_DID_NOT_COME = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BrokenOff:
-    """The call that ran a group ended before its manager told how the group ended."""
+    """The call that ran a group, or a transfer of its result, ended too early for a reason that is not the group's."""
 
     reason: Failure
     #: Whether the manager itself is gone. If it is not, its other groups go on.
     lost: bool
 
 
+def or_reason(taken: Weights | Failure | BrokenOff) -> Weights | Failure:
+    """What was taken, for callers that do not ask for it elsewhere."""
+    return taken.reason if isinstance(taken, BrokenOff) else taken
+
+
 class ManagerClient:
     """One manager, over its channel. Losses and refusals are returned as values."""
 
-    def __init__(self, name: str, dial: Callable[[], Awaitable[grpc.aio.Channel]], issuer: Issuer) -> None:
+    def __init__(
+        self,
+        name: str,
+        dial: Callable[[], Awaitable[grpc.aio.Channel]],
+        issuer: Issuer,
+        lost_after_s: float = LOST_AFTER_S,
+    ) -> None:
         """`dial` is `Channels.to` for this manager. After a renewal of certificates it returns another channel."""
+        self._answer_s = max(ANSWER_TIMEOUT_S, lost_after_s)
         self._name = name
         self._dial = dial
         self._issuer = issuer
@@ -77,7 +92,7 @@ class ManagerClient:
                         return event.kind
                     on_event(event)
                 return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
-            return self._broken_off("the connection was closed", lost=True)
+            return self._broken_off("the connection was closed", lost=not await self.answers())
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 return Failure(FailureCode.BAD_ORDER, f"manager {self._name}: {describe(error)}")
@@ -90,20 +105,25 @@ class ManagerClient:
     def _broken_off(self, why: str, lost: bool) -> BrokenOff:
         return BrokenOff(Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {why}"), lost)
 
-    async def take(self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
+    async def take(
+        self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int
+    ) -> Weights | Failure | BrokenOff:
         """Fetches a group's model, which must have the reported digest.
 
-        A transfer that breaks off is tried once more if the manager still answers. The manager may forget the model
-        whether it is usable or not. Code UNREACHABLE: the model did not come.
+        A transfer that breaks off is tried once more if the manager still answers. Then the manager is told to forget
+        the model, whether it came or not. A Failure says what is wrong with the model.
         """
         taken = await self._fetch(ref, tensors, max_bytes)
-        if _did_not_come(taken) and await self.answers():
+        if isinstance(taken, BrokenOff):
+            if not await self.answers():
+                return dataclasses.replace(taken, lost=True)
             taken = await self._fetch(ref, tensors, max_bytes)
-        if not _did_not_come(taken):
-            await self._tell("Forget", Release((ref.id,)), FORGET_TIMEOUT_S, f"may still hold model={ref.id}")
+        await self._tell("Forget", Release((ref.id,)), FORGET_TIMEOUT_S, f"may still hold model={ref.id}")
         return taken
 
-    async def _fetch(self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
+    async def _fetch(
+        self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int
+    ) -> Weights | Failure | BrokenOff:
         try:
             return await fetch(
                 await self._dial(),
@@ -116,13 +136,13 @@ class ManagerClient:
                 digest=ref.digest,
             )
         except PeerError as error:
-            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {error}")
+            return self._broken_off(str(error), lost=False)
         except WeightsError as error:
-            return error.failure
+            return BrokenOff(error.failure, lost=False) if error.failure.code in _DID_NOT_COME else error.failure
 
     async def answers(self) -> bool:
         """Whether the manager is there: it answers a question without work, though it may have failed at another."""
-        return await self._tell("Forget", Release(()), ANSWER_TIMEOUT_S, "does not answer")
+        return await self._tell("Forget", Release(()), self._answer_s, "does not answer")
 
     async def revoke(self, enrolments: Collection[str]) -> bool:
         """Tells the manager which enrolments are not good any more; returns whether it knows now."""
@@ -146,7 +166,3 @@ class ManagerClient:
 
     def _ticket(self, verb: Verb, thing: str) -> bytes:
         return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))
-
-
-def _did_not_come(taken: Weights | Failure) -> bool:
-    return isinstance(taken, Failure) and taken.code is FailureCode.UNREACHABLE

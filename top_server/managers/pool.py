@@ -183,12 +183,19 @@ class ManagerPool:
             await asyncio.wait(ending)  # they still have their ports
 
         async def greet(address: str) -> None:
+            # Somebody may have dialled the last process at this address after its end: that channel would wait.
+            await self._channels.drop(address)
             await self._channels.to(address, identity.manager(name))
 
         launched = await self._launcher.launch(name, greet)
         dial = functools.partial(self._channels.to, launched.address, identity.manager(name))
         manager = Manager(
-            *(name, launched.address, launched.process, ManagerClient(name, dial, self._issuer)),
+            *(
+                name,
+                launched.address,
+                launched.process,
+                ManagerClient(name, dial, self._issuer, self._channels.lost_after_s),
+            ),
             hands_on=launched.hands_on,
         )
         try:

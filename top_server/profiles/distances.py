@@ -19,6 +19,7 @@ from top_server.evidence import Evidence
 from top_server.groups.lost import unanswered
 from top_server.groups.run import survey
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.managers.client import or_reason
 from top_server.profiles.base import Profile
 from top_server.profiles.distance_file import Distance, Recorded, by_pair
 from top_server.profiles.measurements import Measurement, measurements
@@ -184,7 +185,7 @@ class Distances(Profile[DistanceOptions]):
             taken = outcome.result
         elif outcome.result.ref is not None:
             most = 8 * (2 * clients + 1) * (clients + 1) + 192  # tensors are padded
-            taken = await outcome.manager.client.take(outcome.result.ref, None, most)
+            taken = or_reason(await outcome.manager.client.take(outcome.result.ref, None, most))
         if isinstance(taken, Failure):
             raise unanswered(f"how far the clients' data are apart was not found: {taken}", [taken])
         order, *matrices = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances", "errors"))

@@ -15,6 +15,7 @@ from top_server.evidence import Evidence
 from top_server.groups.run import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
+from top_server.managers.client import or_reason
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
 from top_server.profiles.options import UpdateOptions
@@ -151,7 +152,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         if len(starts) == 1 and starts[0][0].client is None:
             context.models.apply(dict.fromkeys(slots, starts[0][0]))
             return
-        weights = await take(context, outcome)
+        weights = or_reason(await take(context, outcome))
         if isinstance(weights, Failure):
             logger.warning("round=%d the newcomers start from the initial model: %s", round_number, weights)
         elif slots:

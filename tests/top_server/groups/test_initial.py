@@ -15,23 +15,21 @@ from tests.support.recorder import Recorder
 from top_server.groups import initial
 from top_server.groups.run import MOST_TRIES
 from top_server.groups.task import GroupTask
+from top_server.managers.client import BrokenOff
 from top_server.progress import Progress
 
 SPECS = (TensorSpec("w", "float32", (2,)),)
 MODEL = Weights.of({"w": np.ones(2)}, SPECS)
 FROZEN = Failure(FailureCode.UNREACHABLE, "ping timeout")
+LOST = BrokenOff(FROZEN, lost=True)
 
 
 class Answers:
     """A run whose managers answer the question for the initial model with these, one after the other."""
 
-    def __init__(
-        self, *taken: Weights | Failure, made: GroupResult | Failure | None = None, there: bool = False
-    ) -> None:
-        """`there`: the managers answer other questions."""
+    def __init__(self, *taken: Weights | Failure | BrokenOff, made: GroupResult | Failure | None = None) -> None:
         self.journal, self.taken = Recorder(), list(taken)
         self.made = made or GroupResult(None, 0, 0, 0)
-        self.there = there
         self.tries: list[int] = []
         self.discarded: list[str] = []
         self.kept: dict[str, Weights] = {}
@@ -63,17 +61,13 @@ class Answers:
     async def survey(self, _context: Any, _progress: Any, _round: int, task: GroupTask, *, tries: int) -> Any:
         self.tries.append(tries)
         self.asked.append(task.clients)
-        manager = SimpleNamespace(name=f"m{tries}", client=SimpleNamespace(answers=self.answers))
-        return SimpleNamespace(result=self.made, manager=manager)
+        return SimpleNamespace(result=self.made, manager=f"m{tries}")
 
-    async def answers(self) -> bool:
-        return self.there
-
-    async def take(self, *_: Any) -> Weights | Failure:
+    async def take(self, *_: Any) -> Weights | Failure | BrokenOff:
         return self.taken.pop(0)
 
-    async def discard(self, manager: Any) -> None:
-        self.discarded.append(manager.name)
+    async def discard(self, manager: str) -> None:
+        self.discarded.append(manager)
 
     async def make(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +77,7 @@ class Answers:
 
 
 async def test_a_manager_that_does_not_answer_is_replaced() -> None:
-    answers = Answers(FROZEN, FROZEN, MODEL)
+    answers = Answers(LOST, LOST, MODEL)
     await answers.make()
     assert answers.tries == [0, 1, 2]
     assert answers.discarded == ["m0", "m1"]
@@ -92,7 +86,7 @@ async def test_a_manager_that_does_not_answer_is_replaced() -> None:
 
 
 async def test_a_manager_that_answers_and_does_not_give_the_model_stays() -> None:
-    answers = Answers(FROZEN, MODEL, there=True)
+    answers = Answers(BrokenOff(FROZEN, lost=False), MODEL)
     await answers.make()
     assert answers.tries == [0, 1]
     assert not answers.discarded

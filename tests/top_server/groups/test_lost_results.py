@@ -11,32 +11,30 @@ import pytest
 from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef
 from tests.support.fuzzing import soon
 from top_server import rounds
-from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.groups.run import MOST_MANAGERS
+from top_server.groups.task import GroupOutcome, GroupTask, Trace
+from top_server.managers.client import BrokenOff
 
 RESULT = GroupResult(ModelRef("m"), 1, 0, 0)
 GONE = Failure(FailureCode.UNREACHABLE, "the manager is gone")
 
 
-class Managed:
-    """A manager that answers, or does not."""
-
-    def __init__(self, answers: bool) -> None:
-        self.there = answers
-        self.client = self
-
-    async def answers(self) -> bool:
-        return self.there
+class Manager:
+    """Somebody that leads groups."""
 
 
-def outcome(number: int, manager: Any, result: GroupResult | Failure = RESULT, program: str = "relay") -> GroupOutcome:
-    return GroupOutcome(GroupTask(number, program, (number,)), manager, result, done=(), skipped=())
+def outcome(
+    number: int, manager: Any, result: GroupResult | Failure = RESULT, program: str = "relay", attempt: int = 0
+) -> GroupOutcome:
+    task = GroupTask(number, program, (number,))
+    return GroupOutcome(task, manager, result, done=(), skipped=(), trace=Trace(attempt))
 
 
 @pytest.mark.parametrize("there", [False, True])
 async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
     monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    lost, other = Managed(there), Managed(True)
+    lost, other = Manager(), Manager()
     again: list[int] = []
     both = asyncio.Event()
 
@@ -48,10 +46,12 @@ async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
         await both.wait()  # hangs if they run one by one
         return outcome(before.task.number, other)
 
-    async def take_in(_context: Any, _progress: Any, _merging: Any, _number: int, came: Any) -> Failure | None:
+    async def take_in(
+        _context: Any, _progress: Any, _merging: Any, _number: int, came: Any
+    ) -> Failure | BrokenOff | None:
         if isinstance(came.result, Failure):
             return came.result
-        return GONE if came.manager is lost and came.task.program == "relay" else None
+        return BrokenOff(GONE, not there) if came.manager is lost and came.task.program == "relay" else None
 
     async def change(*_: Any) -> None:
         """Nothing to merge."""
@@ -69,6 +69,7 @@ async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
         outcome(4, other),
         outcome(5, lost, program="alone"),
         outcome(6, lost),
+        outcome(7, lost, attempt=MOST_MANAGERS - 1),
     ]
 
     async def end(one: Any) -> Any:
@@ -79,5 +80,6 @@ async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
     progress: Any = SimpleNamespace(in_vain=0)
     merged = await soon(rounds.merge(SimpleNamespace(), progress, SimpleNamespace(), 1, training))  # type: ignore[arg-type]
     assert again == [1, 6]
-    assert [one.task.number for one in merged] == [*range(7)]
-    assert [one.task.number for one in merged if one.manager is lost] == [2, 3, 5]
+    assert [one.task.number for one in merged] == [*range(8)]
+    assert [one.task.number for one in merged if one.manager is lost] == [2, 3, 5, 7]
+    assert merged[7].result == GONE, "it was tried on as many managers as it may be"
