@@ -1,10 +1,11 @@
 """Measures when a fault was noticed, and when the interrupted work continued.
 
 Detection is the time from the fault to the first event that shows it: an event of the victim (`node_left`,
-`node_joined`, `manager_lost`, `manager_spawned`) or of its clients (`client_skipped`, `rerouted`). A fault of the top
-server is noticed when nodes log that they look for it, or when its last manager has ended. Short faults may have no
-event, and neither may a cut between two nodes while none waits for the other. A node that is away already when a fault
-hits it, because of the fault before or an expired certificate, cannot be missed once more: then nothing is measured.
+`node_joined`, `manager_lost`, `manager_spawned`) or of its clients (`client_skipped`, `rerouted`). Of a cut between
+two nodes, it begins when one of them waits for the other. A fault of the top server is noticed when nodes log that
+they look for it, or when its last manager has ended. Short faults may have no event, and neither may a cut between two
+nodes while none waits for the other. A node that is away already when a fault hits it, because of the fault before or
+an expired certificate, cannot be missed once more: then nothing is measured.
 
 Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
 the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.chaos.events import Event, epoch, presence
@@ -50,8 +51,12 @@ def detection(
     ]
     if TOP_SERVER in strike.victims:
         told += lost_top_server
-    after = [moment - strike.at for moment in told if strike.at - RESOLUTION_S <= moment < until]
-    return max(0.0, min(after)) if after else None
+    noticed = min((moment for moment in told if strike.at - RESOLUTION_S <= moment < until), default=None)
+    if noticed is None:
+        return None
+    # Nobody can notice a cut between two nodes before one of them waits for the other.
+    waited = [begin for begin, end in _waits(strike, events) if begin <= noticed <= end]
+    return max(0.0, noticed - max([strike.at, *waited]))
 
 
 def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
@@ -116,18 +121,24 @@ def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
 
 def _longest_wait(strike: Strike, events: Sequence[Event], until: float) -> float:
     """The longest time, in seconds, for which a hop between two nodes waited for the link between them."""
-    begin, end = strike.at, min(strike.undone or epoch(events[-1]), until)
+    over = min(strike.undone or epoch(events[-1]), until)
+    waits = (min(end, over) - max(begin, strike.at) for begin, end in _waits(strike, events))
+    return max(0.0, max(waits, default=0.0))
+
+
+def _waits(strike: Strike, events: Sequence[Event]) -> Iterator[tuple[float, float]]:
+    """Begin and end of each time for which one of two nodes waited in a chain for the other and trained."""
+    if strike.fault.victim != "pair":
+        return
     last: dict[tuple[int, int], Event] = {}
-    longest = 0.0
     for event in events:
         if event["event"] != "hop_finished":
             continue
         group = event["round"], event["group"]
         before = last.get(group)
         if before is not None and {before["node"], event["node"]} == set(strike.nodes):
-            longest = max(longest, min(epoch(event), end) - max(epoch(before), begin))
+            yield epoch(before), epoch(event)
         last[group] = event
-    return longest
 
 
 def lost_top_server(logs: Iterable[Path]) -> list[float]:

@@ -183,6 +183,20 @@ def test_a_cut_between_two_nodes_counts_until_a_fault_hits_one_of_them(
     assert times.exposed(pair, events, until) == exposed
 
 
+def test_a_cut_between_two_nodes_can_be_noticed_when_one_waits_for_the_other() -> None:
+    pair = Strike(Fault("cut", "pair", 1, Moment(1, 1, 0.0), 1.0), ("n0", "n1"), 100.0, 111.0)
+    plan = dataclasses.replace(PLAN, hosted=((0,), (1,), (2,)))
+    hop: Event = {"event": "hop_finished", "round": 1, "group": 0}
+    events: list[Event] = [
+        {**hop, "node": "n0", "time": "1970-01-01T00:01:50+00:00"},
+        {"event": "rerouted", "client": 1, "time": "1970-01-01T00:01:53+00:00"},
+        {**hop, "node": "n1", "time": "1970-01-01T00:01:54+00:00"},
+    ]
+    assert times.detection(plan, pair, events, []) == 3.0
+    assert times.exposed(pair, events) == 1.0
+    assert times.detection(plan, pair, [events[1]], []) == 13.0, "nobody knows since when one waited"
+
+
 # --- the network of a campaign
 
 
