@@ -62,6 +62,7 @@ def _report_ended(asker: socket.socket) -> None:
 def _become(command: list[str], streams: list[int]) -> None:
     """Runs a module as the main program, in a new session: Ctrl-C does not reach it."""
     os.setsid()
+    _keep_priority()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -71,6 +72,19 @@ def _become(command: list[str], streams: list[int]) -> None:
     sys.argv = command
     setproctitle(" ".join(command))  # what `ps` and `pkill -f` see
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def _keep_priority() -> None:
+    """Lets the nice value of this process count in its new session, too.
+
+    Linux shares processors out between sessions first, and by nice values only inside of a session (`man 7 sched`,
+    autogroup). Otherwise a run that was started with `nice` would take as much as all other work of the machine.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # a system without autogroups, or without nice values
+        priority = os.getpriority(os.PRIO_PROCESS, 0)
+        if priority > 0:
+            with open("/proc/self/autogroup", "w") as group:
+                group.write(str(priority))
 
 
 if __name__ == "__main__":

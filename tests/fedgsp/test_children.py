@@ -62,6 +62,16 @@ async def test_a_child_and_its_template_leave_when_their_parent_is_killed(tmp_pa
         await assert_gone(family)
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions share processors by nice values alone")
+async def test_the_priority_of_a_child_counts_beside_other_sessions(tmp_path: Path) -> None:
+    async with running(["nice", "-n", "7", sys.executable, "-c", SPAWNS], tmp_path / "parent.log") as parent:
+        await parent.line("ready")
+        _, _, started = parent.family()
+        assert started.nice() == 7
+        told = await asyncio.to_thread(Path(f"/proc/{started.pid}/autogroup").read_text)
+        assert told.rstrip().endswith("nice 7")
+
+
 @shared
 async def test_the_line_of_a_child_that_is_ready_is_told(template: Template) -> None:
     async with child(template, shell("echo ' 127.0.0.1:7000'; echo more; exec cat")) as process:
