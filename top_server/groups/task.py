@@ -123,7 +123,7 @@ class GroupOutcome:
     hops: tuple[FinishedHop, ...] = ()
     #: The trace that its manager began with.
     trace: Trace = field(default_factory=Trace)
-    #: Set if there is no result because the manager did not come to the end of the group.
+    #: Set if the call that ran the group broke off, so that there is no result.
     broken_off: BrokenOff | None = None
 
     @property

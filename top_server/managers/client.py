@@ -38,7 +38,7 @@ FORGET_TIMEOUT_S = 10.0
 REVOKE_TIMEOUT_S = 5.0
 #: A manager that does not answer a question without work for so long is lost, in seconds; or for `--lost-after`.
 ANSWER_TIMEOUT_S = 5.0
-#: What a transfer ends with that says nothing about its model.
+#: Failures of a transfer that do not show that its model is bad.
 _DID_NOT_COME = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
 

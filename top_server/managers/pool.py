@@ -121,7 +121,7 @@ class ManagerPool:
             return self.other_than(lost)
 
     def other_than(self, manager: Manager) -> Manager:
-        """A manager that runs, for a group that broke off at `manager`; the same one if there is no other."""
+        """Another running manager, for a group that broke off at `manager`. Returns `manager` if there is no other."""
         others = [other for other in self._alive if other is not manager]
         return others[next(self._turns) % len(others)] if others else manager
 

@@ -65,6 +65,13 @@ async def kill(manager: Manager) -> None:
     await process_of(manager).child.wait()
 
 
+@pytest.fixture
+def port() -> range:
+    """A range of one port, which is free."""
+    with free_ports(1) as held:
+        return range_of(held)
+
+
 # --- real managers
 
 
@@ -143,11 +150,9 @@ async def test_a_group_of_a_lost_manager_goes_to_another_one_if_there_is_no_furt
         assert other in found
 
 
-async def test_a_frozen_manager_keeps_its_port_until_it_has_ended(tmp_path: Path) -> None:
+async def test_a_frozen_manager_keeps_its_port_until_it_has_ended(tmp_path: Path, port: range) -> None:
     """Each of its groups asks for another manager, and a revocation finds it, all at the same time."""
-    with free_ports(1) as held:
-        ports = range_of(held)
-    async with pool(tmp_path, ports=ports) as (managers, recorder):
+    async with pool(tmp_path, ports=port) as (managers, recorder):
         (lost,) = await managers.ensure(1)
         process_of(lost).child.send(signal.SIGSTOP)
         found = asyncio.gather(*(managers.replace(lost) for _ in range(3)))
@@ -160,10 +165,10 @@ async def test_a_frozen_manager_keeps_its_port_until_it_has_ended(tmp_path: Path
         assert await answers(other), "its channel was dropped with that of the lost one"
 
 
-async def test_who_dials_a_dead_manager_does_not_keep_the_next_one_on_its_port_out_of_reach(tmp_path: Path) -> None:
-    with free_ports(1) as held:
-        ports = range_of(held)
-    async with pool(tmp_path, ports=ports) as (managers, _):
+async def test_who_dials_a_dead_manager_does_not_keep_the_next_one_on_its_port_out_of_reach(
+    tmp_path: Path, port: range
+) -> None:
+    async with pool(tmp_path, ports=port) as (managers, _):
         (first,) = await managers.ensure(1)
         await kill(first)
         await managers.discard(first)
@@ -234,11 +239,9 @@ async def test_managers_whose_template_is_killed_are_replaced(tmp_path: Path) ->
         assert [event["manager"] for event in recorder.of_kind("manager_lost")] == [first.name]
 
 
-async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path) -> None:
+async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path, port: range) -> None:
     """The channel to the dead one has already failed, and would wait before it tries again."""
-    with free_ports(1) as held:
-        ports = range_of(held)
-    async with pool(tmp_path, ports=ports) as (managers, _):
+    async with pool(tmp_path, ports=port) as (managers, _):
         (first,) = await managers.ensure(1)
         await kill(first)
         for _ in range(5):
