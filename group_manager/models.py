@@ -28,7 +28,7 @@ from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders, Reports
 from group_manager.sessions import Outcome
-from group_manager.shelves import Shelf
+from group_manager.shelves import RoomAhead, Shelf
 from group_manager.tickets import Tickets
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.
@@ -50,6 +50,11 @@ class Models:
     _tickets: Tickets
     #: By model id: where an upload goes that is not for the store.
     landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
+
+    @property
+    def room_ahead(self) -> RoomAhead:
+        """Memory for models that come before it is their turn; all groups of this manager share it."""
+        return self._store.room_ahead
 
     # --- getting models
 

@@ -43,11 +43,14 @@ def _run(*command: str) -> None:
 
 
 @contextlib.contextmanager
-def switched(machines: int, mbit: float) -> Iterator[int]:
-    """A network of the hub and so many machines, each with a link of so many Mbit/s each way; yields its tag."""
+def switched(machines: int, mbit: float, hub_mbit: float = 0.0) -> Iterator[int]:
+    """A network of the hub and so many machines, each with a link of so many Mbit/s each way; yields its tag.
+
+    `hub_mbit`: the rate of the link of the hub, if it is another one.
+    """
     tag = 100 * os.getpid() + next(_networks) % 100
     switch = f"fs{tag % 10_000_000}"
-    limit = ("root", "tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", _LATENCY)
+    queue = ("burst", _BURST, "latency", _LATENCY)
     with contextlib.ExitStack() as undo:
 
         def later(*command: str) -> None:
@@ -58,6 +61,8 @@ def switched(machines: int, mbit: float) -> Iterator[int]:
         _run("ip", "link", "set", switch, "up")
         for machine in range(machines + 1):
             name, outside = namespace(machine, tag), f"{switch}p{machine}"
+            rate = hub_mbit if machine == HUB and hub_mbit else mbit
+            limit = ("root", "tbf", "rate", f"{rate}mbit", *queue)
             later("ip", "netns", "delete", name)
             _run("ip", "netns", "add", name)
             _run("ip", "link", "add", outside, "type", "veth", "peer", "name", _UPLINK, "netns", name)

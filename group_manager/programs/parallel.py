@@ -12,6 +12,7 @@ from fedgsp.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
 from group_manager.programs import together
+from group_manager.programs.ahead import Ahead
 from group_manager.programs.window import MemberResult, train_all
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ async def run(group: Group) -> GroupResult | Failure:
         intake = _Intake(group, make(request.aggregation, request.aggregation_options))
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
-    training = train_all(group, intake.retain, bring=True, accuracy=intake.aggregation.needs_accuracy)
+    accuracy = intake.aggregation.needs_accuracy
+    training = train_all(group, intake.retain, bring=True, accuracy=accuracy, ordered=intake.ahead.ordered)
     if intake.aggregation.by_blocks and together.fits(group):
         results = [one async for one in training]
         training = _again(() if await intake.take_together(results) else results)
@@ -38,6 +40,7 @@ async def run(group: Group) -> GroupResult | Failure:
         if folding is not None:
             await folding
     finally:
+        intake.ahead.close()
         if folding is not None:
             folding.cancel()
     nobody_counts = intake.empty
@@ -73,6 +76,7 @@ class _Intake:
     def __init__(self, group: Group, aggregation: Aggregation) -> None:
         self._group = group
         self.aggregation = aggregation
+        self.ahead = Ahead(group)
         self.part = AGGREGATIONS[group.request.aggregation or "mean"]
         self.retain = group.request.results is Results.RETAINED
         #: Training samples of members with a weight, and of members without.
@@ -117,6 +121,7 @@ class _Intake:
     async def _note(self, one: MemberResult, counts: bool) -> None:
         """Reports a member, and lets its model be forgotten; `counts`: its model was folded, if it has one."""
         group, trained = self._group, one.outcome
+        self.ahead.over(one.model_id)
         if isinstance(trained, Failure):
             group.models.forget_copy(one.model_id)
             group.reports.skipped(one.member, trained)

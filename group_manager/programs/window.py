@@ -1,7 +1,7 @@
 """Training orders to many members, only so many ahead of the member whose result is awaited, and judged results."""
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from fedgsp import windows
@@ -28,8 +28,17 @@ class MemberResult:
     length: float | None = None
 
 
+#: Is told of the order of a member whose model must be asked for: the member, the model's id, and the order.
+Ordered = Callable[[Member, str, PendingOrder], None]
+
+
 async def train_all(
-    group: Group, retain: bool = False, trial: bool = False, bring: bool = False, accuracy: bool = False
+    group: Group,
+    retain: bool = False,
+    trial: bool = False,
+    bring: bool = False,
+    accuracy: bool = False,
+    ordered: Ordered = lambda *_: None,
 ) -> AsyncIterator[MemberResult]:
     """Lets every member train from its start; yields results in the order of the members.
 
@@ -38,11 +47,12 @@ async def train_all(
 
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
     large enough for a shared-memory window (`fedgsp.windows`) are always asked for. With `accuracy`, nodes evaluate
-    each trained model on the samples that it was trained on.
+    each trained model on the samples that it was trained on. `ordered` is told of orders whose models do not come
+    unasked.
     """
     norms = Norms(group) if group.request.most_update_ratio else None
     waiting: list[MemberResult] = []
-    async for one in _trained(group, retain, trial, bring, accuracy):
+    async for one in _trained(group, retain, trial, bring, accuracy, ordered):
         if norms is None:
             yield one
             continue
@@ -63,7 +73,7 @@ async def train_all(
 
 
 async def _trained(
-    group: Group, retain: bool, trial: bool, bring: bool, accuracy: bool
+    group: Group, retain: bool, trial: bool, bring: bool, accuracy: bool, ordered: Ordered
 ) -> AsyncIterator[MemberResult]:
     request = group.request
     # With the program's name: a survey of a profile and a training may have the same round and group.
@@ -96,7 +106,10 @@ async def _trained(
                 measure_accuracy=accuracy,
             )
             key = group.orders.key(request.program, position, request.attempt)
-            window.append((position, member, model_id, group.orders.submit(member, key, work, patient=True)))
+            pending = group.orders.submit(member, key, work, patient=True)
+            window.append((position, member, model_id, pending))
+            if not work.bring:
+                ordered(member, model_id, pending)
         position, member, model_id, pending = window.popleft()
         outcome = await group.orders.outcome(pending, in_turn=False, beside=[order for *_, order in window])
         if isinstance(outcome, Trained):

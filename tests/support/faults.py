@@ -74,6 +74,14 @@ class Faults:
         """The node takes an order to send a model up, and does nothing for an hour."""
         return self._add(Fault(("collect", node), "silent", node))
 
+    def hold_upload(self, node: str, until: str) -> Faults:
+        """The node sends a model up once another node was asked for one."""
+        return self._add(Fault(("collect", node), "hold", node=until))
+
+    def refuse_upload(self, node: str) -> Faults:
+        """The node does not send a model up, and says so."""
+        return self._add(Fault(("collect", node), "refuse", node))
+
     def report_twice(self, client: int) -> Faults:
         """The client's report comes again, as a failure."""
         return self._add(Fault(("answered", client), "repeat"))

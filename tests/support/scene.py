@@ -37,7 +37,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.shelves import Shelves
+from group_manager.shelves import AHEAD_BYTES, Shelves
 from tests.support.callers import ISSUER
 from tests.support.clock import Clock
 from tests.support.faults import Faults
@@ -91,10 +91,19 @@ class Scene:
     #: Set when a client's order is held.
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     trained: list[int] = field(default_factory=list)
+    #: Nodes that were asked for a model, in order, and the event of each; most models at the manager at once.
+    asked_of: list[str] = field(default_factory=list)
+    asked: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    most_here: int = 0
+    shelves: Shelves = field(init=False)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     group: Group | None = None
     most_open: int = 0
     _open: int = 0
+    ahead_bytes: int = AHEAD_BYTES
+
+    def __post_init__(self) -> None:
+        self.shelves = Shelves(self.store, self.ahead_bytes)
 
     def request(self, members: Sequence[Member], program: str, **changes: object) -> RunGroupRequest:
         settings: dict[str, object] = {
@@ -129,9 +138,7 @@ class Scene:
 
     async def run_request(self, request: RunGroupRequest) -> GroupResult | Failure:
         """The same with the request as the top server would send it; its nodes are attached."""
-        self.group = Group(
-            request, self.members, Shelves(self.store).add(), self.channels, MANAGER, ISSUER, self._tell
-        )
+        self.group = Group(request, self.members, self.shelves.add(), self.channels, MANAGER, ISSUER, self._tell)
         result_id = ""
         try:
             outcome = await PROGRAMS[request.program].load()(self.group)
@@ -219,7 +226,10 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    faults: Faults | None = None, rule: Rule = step, samples: Mapping[int, int] | None = None
+    faults: Faults | None = None,
+    rule: Rule = step,
+    samples: Mapping[int, int] | None = None,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> AsyncIterator[Scene]:
     """A scene whose faults must all have happened when it ends."""
     top_server, faults = ModelStore(), faults or Faults()
@@ -229,7 +239,7 @@ async def scene(
         ModelServicer(top_server).add_to(server)
 
     async with serving(serve_models) as served, Channels() as channels:
-        play = Scene(channels, top_server, served.address, faults, rule, samples or {})
+        play = Scene(channels, top_server, served.address, faults, rule, samples or {}, ahead_bytes=ahead_bytes)
         yield play
         faults.check_used()
         for node in play.nodes.values():

@@ -289,8 +289,15 @@ class ScriptedNode:
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
         scene = self._scene
+        scene.asked_of.append(self.name)
+        scene.asked[self.name].set()
         fault = scene.faults.take("collect", self.name)
-        if fault is not None and fault.what == "silent":
+        if fault is not None and fault.what == "hold":
+            await scene.asked[fault.node].wait()
+            await let_others_run()  # whoever could be asked meanwhile is asked
+        elif fault is not None and fault.what == "refuse":
+            raise WeightsError(FailureCode.STALLED, f"node {self.name} was told to refuse")
+        elif fault is not None and fault.what == "silent":
             await let_others_run()  # now the manager waits for this order, and its stall clock runs
             scene.clock.advance(3600)
             await asyncio.Event().wait()
@@ -301,6 +308,7 @@ class ScriptedNode:
             raise asyncio.CancelledError
         check_finite(weights)  # as whoever takes an upload does
         scene.store.put(model_id, weights)
+        scene.most_here = max(scene.most_here, len(scene.store))
 
     async def _go_wrong(self, session: Session, key: OrderKey, client: int) -> None:
         fault = self._scene.faults.take("order", client)

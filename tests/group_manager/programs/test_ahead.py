@@ -1,0 +1,142 @@
+"""Parallel, members on several machines: their models are on their way at the same time, as far as memory allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.spill import SPILLED_BYTES
+from group_manager.members import Members
+from group_manager.programs import window
+from group_manager.shelves import RoomAhead
+from tests.support.faults import Faults
+from tests.support.scene import START, hosted, scene, step
+
+TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
+FOUR_NODES = hosted(n1=[0], n2=[1], n3=[2], n4=[3])
+#: Memory for the models of all members.
+ROOM = 4 * 8
+
+
+@pytest.fixture(autouse=True)
+def _asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No member brings its model unasked."""
+    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 0)
+
+
+def mean(*clients: int) -> float:
+    """The mean weighted by samples, folded one by one in float64."""
+    total = np.float64(0)
+    for client in clients:
+        total = total + np.float64(client + 1) * np.float64(step(client, START))
+    return float(total / sum(client + 1 for client in clients))
+
+
+@pytest.mark.timeout(20)
+async def test_a_site_sends_while_another_one_is_sending() -> None:
+    faults = Faults().hold_upload("n1", until="n2").hold_upload("n2", until="n3").hold_upload("n3", until="n4")
+    async with scene(faults) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+        assert play.done == [0, 1, 2, 3]
+
+
+async def test_a_node_sends_one_model_after_the_other() -> None:
+    async with scene(Faults().hold_upload("n1", until="n2").hold(5, until=4)) as play:
+        await play.attach(TWO_NODES)
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert play.asked_of[:2] == ["n1", "n2"]  # n1 had trained 2, too, and was not asked for it meanwhile
+        assert await play.result(outcome) == mean(*range(6))
+
+
+async def test_nodes_of_this_machine_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Members, "near", lambda _, __: True)
+    async with scene(Faults().hold(0, until=3)) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert play.asked_of == ["n1", "n2", "n3", "n4"]
+        assert play.most_here <= 2  # one is folded while the next comes
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("models", [0, 1, 2, 3])
+async def test_only_so_many_models_come_before_their_turn(models: int) -> None:
+    # The first member is the last to have trained, so that nothing can be folded before.
+    async with scene(Faults().hold(0, until=3), ahead_bytes=8 * models) as play:
+        await play.attach(FOUR_NODES)
+        running = asyncio.create_task(play.run(FOUR_NODES, "parallel"))
+        await play.answered[3].wait()
+        outcome = await running
+        assert set(play.asked_of[:models]) <= {"n2", "n3", "n4"}
+        assert play.asked_of[models] == "n1"
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+        assert play.shelves.room_ahead.take(8 * models)
+
+
+async def test_a_model_that_did_not_come_is_asked_for_again_in_its_turn() -> None:
+    async with scene(Faults().hold(0, until=3).refuse_upload("n3")) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert play.asked_of.count("n3") == 2
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Faults().fail(1),
+        lambda: Faults().collect_another("n2"),
+        lambda: Faults().lose_node_when_collected("n2"),
+        lambda: Faults().hold(0, until=2).lose_node("n2", after=1),
+        lambda: Faults().stall(1),
+    ],
+    ids=["fails", "another-model", "lost-when-asked", "lost", "stalls"],
+)
+async def test_a_member_without_a_model_takes_no_room_for_good(wrong: Callable[[], Faults]) -> None:
+    async with scene(wrong(), ahead_bytes=ROOM) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert list(play.skipped) == [1]
+        assert await play.result(outcome) == mean(0, 2, 3)
+        assert play.shelves.room_ahead.take(ROOM)
+
+
+async def test_a_group_that_is_cancelled_takes_no_room_for_good() -> None:
+    async with scene(Faults().hold_for_good(0), ahead_bytes=ROOM) as play:
+        await play.attach(FOUR_NODES)
+        running = asyncio.create_task(play.run(FOUR_NODES, "parallel"))
+        await play.asked["n4"].wait()
+        assert play.shelves.room_ahead.take(ROOM // 4)
+        assert not play.shelves.room_ahead.take(1)  # the others have the rest
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert play.shelves.room_ahead.take(ROOM * 3 // 4)
+        play.assert_released()
+
+
+async def test_members_without_a_weight_send_nothing() -> None:
+    async with scene() as play:
+        await play.attach(FOUR_NODES)
+        request = play.request(FOUR_NODES, "parallel")
+        object.__setattr__(request.members[1], "weight", 0.0)
+        outcome = await play.run_request(request)
+        assert "n2" not in play.asked_of
+        assert await play.result(outcome) == mean(0, 2, 3)
+
+
+async def test_a_group_in_which_nobody_trains_ends() -> None:
+    async with scene(Faults().fail(0).fail(1).fail(2).fail(3)) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert isinstance(outcome, Failure)
+        assert outcome.code is FailureCode.TASK_RAISED
+        assert play.asked_of == []
+
+
+def test_large_models_count_by_what_of_them_is_in_memory() -> None:
+    room = RoomAhead(2 * SPILLED_BYTES)
+    assert room.take(100 * SPILLED_BYTES)
+    assert room.take(SPILLED_BYTES)
+    assert not room.take(1)
+    room.give(100 * SPILLED_BYTES)
+    assert room.take(1)
