@@ -5,6 +5,8 @@ its node is free, because a node trains one client at a time. The round ends wit
 
 A parallel round: a node trains its clients one after the other; models pass the links meanwhile. The round ends when
 the busiest node and the busiest link are done.
+
+No round ends before the processors have done its work: they encrypt, decrypt, hash and sum models.
 """
 
 from __future__ import annotations
@@ -48,12 +50,22 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was measured, in seconds, and the rate of a link in bytes per second."""
+    """What was measured, in seconds, and the rate of a link in bytes per second.
+
+    `work`: seconds of work of a processor for each client. All machines together have so many `processors`, and share
+    the work evenly.
+    """
 
     training: float
     hop: Mapping[str, float]
     rate: float
     model_bytes: int
+    work: float = 0.0
+    processors: int = 1
+
+    def work_s(self, groups: Sequence[Sequence[int]]) -> float:
+        """Seconds that the processors need for a round at least."""
+        return self.work * sum(map(len, groups)) / self.processors
 
 
 def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> float:
@@ -71,7 +83,7 @@ def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> fl
         if position + 1 < len(group):
             hop = parts.hop[layout.way(group[position], group[position + 1])]
             heapq.heappush(coming, (done + hop, number, position + 1))
-    return last
+    return max(last, parts.work_s(groups))
 
 
 def parallel_s(groups: Sequence[Sequence[int]], managers: Sequence[int], layout: Layout, parts: Parts) -> float:
@@ -98,4 +110,5 @@ def parallel_s(groups: Sequence[Sequence[int]], managers: Sequence[int], layout:
             out_of[manager] += 1
             into[HUB] += 1
     models = max([*into.values(), *out_of.values()])
-    return max(max(busy.values()) * parts.training, models * parts.model_bytes / parts.rate)
+    on_links = models * parts.model_bytes / parts.rate
+    return max(max(busy.values()) * parts.training, on_links, parts.work_s(groups))

@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from benchmarks.scale import __main__ as scale
+from benchmarks.scale.__main__ import managers_of, tables
 from benchmarks.scale.model import OTHER_MACHINE, SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
 from benchmarks.scale.network import HUB, why_not
+from benchmarks.scale.runs import Case, play
 
 #: Two machines with two nodes each, and two clients on each node.
 LAYOUT = Layout([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 1, 2])
@@ -47,16 +48,36 @@ def test_a_parallel_round_lasts_as_long_as_its_busiest_node_or_link() -> None:
     assert parallel_s(groups, [1, 2], LAYOUT, PARTS) == 5 * 20 / 10
 
 
+def test_no_round_ends_before_the_processors_have_done_its_work() -> None:
+    groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    busy = dataclasses.replace(PARTS, work=25.0, processors=2)
+    assert relay_s(groups, LAYOUT, busy) == parallel_s(groups, [1, 2], LAYOUT, busy) == 8 * 25 / 2
+    idle = dataclasses.replace(PARTS, work=0.1, processors=2)
+    assert relay_s(groups, LAYOUT, idle) == relay_s(groups, LAYOUT, PARTS)
+
+
+def test_what_was_measured_on_the_fewest_machines_predicts_the_others() -> None:
+    groups = [[client for client in range(368) if client % 16 == group] for group in range(16)]
+    rows = [
+        {**dataclasses.asdict(Case(machines, "parallel", True)), "seconds": [seconds], "processor_s": [work]}
+        | {"of_groups": groups, "managers_on": [1 + group % machines for group in range(16)]}
+        for machines, seconds, work in ((2, 50.0, 60.0), (4, 34.0, 70.0))
+    ]
+    found = {"processors": 2, "hops": {OTHER_MACHINE: 0.1}, "rows": rows}
+    measured, predicted = [line.split(" | ") for line in tables(found, 1000)][2:4]
+    # Nodes train 46 clients each on two machines. On four, they train 23, but the work takes 30 s.
+    assert measured[3:7] == ["50.0", "60.0", "46.0", "measured here"]
+    assert predicted[3:] == ["34.0", "70.0", "30.0", "34.0", "+0 % |"]
+
+
 @pytest.mark.e2e
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be played")
 @pytest.mark.parametrize("program", ["relay", "parallel"])
-def test_runs_over_machines_with_managers_there_finish(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_over_machines_with_managers_there_finish(program: str) -> None:
     """Top server, managers and nodes listen on all addresses of machines that have no loopback in common."""
-    monkeypatch.setattr(scale, "NODES_PER_MACHINE", 1)
-    monkeypatch.setattr(scale, "PARAMETERS", 1000)
-    monkeypatch.setattr(scale, "TRAINING_S", 0.0)
-    case = scale.Case(2, program, placed=True, clients=8, groups=2, rounds=2)
-    events = scale.play(case)
-    assert sorted(scale.managers_of(events, case)) == [1, 2]
-    assert len(scale.rounds_of(events)) == 1
-    assert not [event for event in events if event["event"] in ("client_skipped", "manager_lost", "rerouted")]
+    case = Case(2, program, True, 8, 2, 2, nodes_per_machine=1, parameters=1000, training_s=0.0)
+    played = play(case)
+    assert sorted(managers_of(played.events, case)) == [1, 2]
+    assert len(played.rounds) == len(played.processor_s) == 1
+    assert played.processor_s[0] > 0
+    assert not [event for event in played.events if event["event"] in ("client_skipped", "manager_lost", "rerouted")]
