@@ -8,15 +8,18 @@ has the key.
 import contextlib
 import hmac
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedgsp.addresses import ip_of, is_near, split_address
 from fedgsp.errors import ConfigError, PeerError, not_written
 from fedgsp.files import write_secret
-from fedgsp.tickets import KEY_BYTES, new_key
+from fedgsp.identity import Identity
+from fedgsp.tickets import KEY_BYTES, Ticket, Verb, issue, new_key
 
 #: A host that stands for several addresses -> these. A server on all interfaces can also be dialled at 127.0.0.2.
 _DIALLED = {
@@ -88,7 +91,19 @@ def proof(key: bytes, asked: str) -> bytes:
     return hmac.digest(key, b"answer to " + asked.encode(), "sha256")
 
 
-def check_proof(key: bytes, asked: str, shown: bytes, address: str) -> None:
-    """Raises PeerError unless the process at `address` has shown that it knows the key."""
-    if not hmac.compare_digest(proof(key, asked), shown):
-        raise PeerError(f"the process at {address} is not a server of this user", REMEDY)
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one call of a client asks the server at an address, which can answer only if it knows the key."""
+
+    address: str
+    key: bytes = field(repr=False)
+    text: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def ticket(self, verb: Verb, reader: Identity) -> bytes:
+        """The ticket of the call: it carries the question, and shows that the client knows the key, too."""
+        return issue(self.key, Ticket(verb, self.text, reader))
+
+    def check(self, shown: bytes) -> None:
+        """Raises PeerError unless the server has shown that it knows the key."""
+        if not hmac.compare_digest(proof(self.key, self.text), shown):
+            raise PeerError(f"the process at {self.address} is not a server of this user", REMEDY)

@@ -19,12 +19,23 @@ from fedgsp.channels import Channels, describe
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import UserError
 from fedgsp.files import private, write_secret
-from fedgsp.identity import TOP_SERVER, is_name
+from fedgsp.identity import TOP_SERVER, is_name, node
 from fedgsp.limits.answers import Unreadable, stream
-from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
+from fedgsp.local_key import Question
+from fedgsp.messages import (
+    Admitted,
+    Hosting,
+    HostMessage,
+    HostOrder,
+    ManagerEnded,
+    ManagerReady,
+    StartManager,
+    StopManager,
+)
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.managers import COMMAND, IMPORTS, ManagerSettings
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tickets import Verb
 from fedgsp.to_the_end import cancelled_elsewhere, to_the_end
 from fedgsp.v1 import hosting_pb2
 from fedgsp_node.managers import pause_s
@@ -38,12 +49,18 @@ _LOG = 2
 class HostedManagers:
     """The managers of a run on this machine."""
 
-    def __init__(self, settings: NodeSettings, node: str, channels: Channels, ticket: Callable[[], bytes]) -> None:
-        """`ticket` makes the ticket of a connection to the top server; empty with TLS."""
+    def __init__(
+        self,
+        settings: NodeSettings,
+        name: str,
+        channels: Channels,
+        question: Callable[[], Question | None] = lambda: None,
+    ) -> None:
+        """`question` makes what a connection asks the top server; None with TLS."""
         self._settings = settings
-        self._node = node
+        self._name = name
         self._channels = channels
-        self._ticket = ticket
+        self._question = question
         self._run = ""
         self._serving: asyncio.Task[None] | None = None
 
@@ -83,15 +100,25 @@ class HostedManagers:
         channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
         host = stream(channel, "/fedgsp.v1.HostingService/Host", hosting_pb2.HostOrder)
         async with connection:
-            first = Hosting(self._node, run_id, connection.machine)
-            call = host(connection.said(first), metadata=shown(self._ticket()))
+            first, question = Hosting(self._name, run_id, connection.machine), self._question()
+            ticket = question.ticket(Verb.JOIN, node(self._name)) if question is not None else b""
+            call = host(connection.said(first), metadata=shown(ticket))
+            admitted = False
             try:
                 # The node closes its channel before it connects anew, which cancels this call.
                 with cancelled_elsewhere():
                     async for proto in call:
                         if isinstance(proto, Unreadable):
                             return f"what the top server said {proto.why}"
-                        connection.do(wire.decode(HostOrder, proto).kind)
+                        order = wire.decode(HostOrder, proto).kind
+                        if isinstance(order, Admitted):
+                            admitted = True
+                            if question is not None:
+                                question.check(order.proof)
+                        elif not admitted:
+                            return "the top server asked for something before it admitted this worker"
+                        else:
+                            connection.do(order)
             finally:
                 call.cancel()
         return "the connection was closed"

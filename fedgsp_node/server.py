@@ -40,7 +40,7 @@ from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
-from fedgsp.tickets import Door, Ticket, Verb, issue
+from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
@@ -220,7 +220,7 @@ class _Node:
         insecure = settings.insecure if settings.tls_files is None else None
         of_node = (self._name, self._process, self._top_host, insecure)
         self._joined = joined or asyncio.Event()
-        self._hosted = HostedManagers(settings, self._name, channels, self._join_ticket)
+        self._hosted = HostedManagers(settings, self._name, channels, self._question)
         self._managers = Managers(*of_node, channels, worker, door, self._log, receipts, self._joined)
 
     async def live(self) -> None:
@@ -282,13 +282,12 @@ class _Node:
             return False, str(error)
         join = stream(channel, "/fedgsp.v1.MembershipService/Join", membership_pb2.TopServerMessage)
         ended = asyncio.Event()
-        key, asked, ticket = None, secrets.token_hex(16), b""
-        if self._shows_key:
-            key = local_key.found(self._settings.top_server)
-            if key is None:
-                why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
-                return False, f"{why}; otherwise {local_key.REMEDY}"
-            ticket = self._ticket(key, asked)
+        question, ticket = self._question(), b""
+        if question is not None:
+            ticket = question.ticket(Verb.JOIN, node(self._name))
+        elif self._shows_key:
+            why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
+            return False, f"{why}; otherwise {local_key.REMEDY}"
         said: asyncio.Queue[Hello] = asyncio.Queue()
         said.put_nowait(self._hello)
         call = join(self._outgoing(said, ended), metadata=shown(ticket, self._process))
@@ -306,8 +305,8 @@ class _Node:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
-                        if key is not None:
-                            local_key.check_proof(key, asked, welcome.proof, self._settings.top_server)
+                        if question is not None:
+                            question.check(welcome.proof)
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")
                         joined = True
@@ -347,18 +346,15 @@ class _Node:
             ended.set()
             call.cancel()
 
-    def _join_ticket(self) -> bytes:
-        """The ticket of a further connection to the top server; empty if nothing has to be shown."""
+    def _question(self) -> local_key.Question | None:
+        """What a new call asks the top server, without TLS; None if there is no key to ask for, or none is needed."""
         key = local_key.found(self._settings.top_server) if self._shows_key else None
-        return self._ticket(key, secrets.token_hex(16)) if key else b""
+        return local_key.Question(self._settings.top_server, key) if key else None
 
     @property
     def _shows_key(self) -> bool:
         """Whether this process must show that it is one of the same user: it has no TLS."""
         return self._settings.tls_files is None and not self._settings.insecure
-
-    def _ticket(self, key: bytes, asked: str) -> bytes:
-        return issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
 
     async def _outgoing(
         self, said: asyncio.Queue[Hello], ended: asyncio.Event

@@ -29,6 +29,7 @@ from fedgsp.messages.group import (
     Served,
 )
 from fedgsp.messages.hosting import (
+    Admitted,
     Hosting,
     HostMessage,
     HostOrder,
@@ -100,6 +101,7 @@ __all__ = [
     "TASK_DIGEST_BYTES",
     "About",
     "Additions",
+    "Admitted",
     "AskAbout",
     "AttachTo",
     "Attached",

@@ -45,9 +45,17 @@ class ManagerEnded:
 
 @dataclass(frozen=True, slots=True)
 class HostOrder:
-    """A message from the top server to a worker."""
+    """A message from the top server to a worker. The first one is Admitted."""
 
-    kind: StartManager | StopManager | None
+    kind: StartManager | StopManager | Admitted | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The worker may run managers."""
+
+    #: Without TLS: shows that the top server knows the key of this user's processes. Empty otherwise.
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

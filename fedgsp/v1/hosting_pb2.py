@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64gsp/v1/hosting.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"\x90\x01\n\x0bHostMessage\x12%\n\x07hosting\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.HostingH\x00\x12(\n\x05ready\x18\x02 \x01(\x0b\x32\x17.fedgsp.v1.ManagerReadyH\x00\x12(\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x17.fedgsp.v1.ManagerEndedH\x00\x42\x06\n\x04kind\"8\n\x07Hosting\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07machine\x18\x03 \x01(\t\"=\n\x0cManagerReady\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x04\"/\n\x0cManagerEnded\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\tHostOrder\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.fedgsp.v1.StartManagerH\x00\x12&\n\x04stop\x18\x02 \x01(\x0b\x32\x16.fedgsp.v1.StopManagerH\x00\x42\x06\n\x04kind\"O\n\x0cStartManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x14\n\x07run_key\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\x12\x18\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\"/\n\x0bStopManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32J\n\x0eHostingService\x12\x38\n\x04Host\x12\x16.fedgsp.v1.HostMessage\x1a\x14.fedgsp.v1.HostOrder(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64gsp/v1/hosting.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"\x90\x01\n\x0bHostMessage\x12%\n\x07hosting\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.HostingH\x00\x12(\n\x05ready\x18\x02 \x01(\x0b\x32\x17.fedgsp.v1.ManagerReadyH\x00\x12(\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x17.fedgsp.v1.ManagerEndedH\x00\x42\x06\n\x04kind\"8\n\x07Hosting\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07machine\x18\x03 \x01(\t\"=\n\x0cManagerReady\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x04\"/\n\x0cManagerEnded\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x8e\x01\n\tHostOrder\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.fedgsp.v1.StartManagerH\x00\x12&\n\x04stop\x18\x02 \x01(\x0b\x32\x16.fedgsp.v1.StopManagerH\x00\x12\'\n\x08\x61\x64mitted\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.AdmittedH\x00\x42\x06\n\x04kind\"\x19\n\x08\x41\x64mitted\x12\r\n\x05proof\x18\x01 \x01(\x0c\"O\n\x0cStartManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x14\n\x07run_key\x18\x02 \x01(\x0c\x42\x03\x80\x01\x01\x12\x18\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\"/\n\x0bStopManager\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32J\n\x0eHostingService\x12\x38\n\x04Host\x12\x16.fedgsp.v1.HostMessage\x1a\x14.fedgsp.v1.HostOrder(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,12 +44,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANAGERREADY']._serialized_end=329
   _globals['_MANAGERENDED']._serialized_start=331
   _globals['_MANAGERENDED']._serialized_end=378
-  _globals['_HOSTORDER']._serialized_start=380
-  _globals['_HOSTORDER']._serialized_end=481
-  _globals['_STARTMANAGER']._serialized_start=483
-  _globals['_STARTMANAGER']._serialized_end=562
-  _globals['_STOPMANAGER']._serialized_start=564
-  _globals['_STOPMANAGER']._serialized_end=611
-  _globals['_HOSTINGSERVICE']._serialized_start=613
-  _globals['_HOSTINGSERVICE']._serialized_end=687
+  _globals['_HOSTORDER']._serialized_start=381
+  _globals['_HOSTORDER']._serialized_end=523
+  _globals['_ADMITTED']._serialized_start=525
+  _globals['_ADMITTED']._serialized_end=550
+  _globals['_STARTMANAGER']._serialized_start=552
+  _globals['_STARTMANAGER']._serialized_end=631
+  _globals['_STOPMANAGER']._serialized_start=633
+  _globals['_STOPMANAGER']._serialized_end=680
+  _globals['_HOSTINGSERVICE']._serialized_start=682
+  _globals['_HOSTINGSERVICE']._serialized_end=756
 # @@protoc_insertion_point(module_scope)

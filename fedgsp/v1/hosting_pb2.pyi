@@ -132,31 +132,57 @@ Global___ManagerEnded: _TypeAlias = ManagerEnded  # noqa: Y015
 
 @_typing.final
 class HostOrder(_message.Message):
-    """A message from the top server to a worker."""
+    """A message from the top server to a worker. The first one is Admitted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___StartManager: ...
     @_builtins.property
     def stop(self) -> Global___StopManager: ...
+    @_builtins.property
+    def admitted(self) -> Global___Admitted: ...
     def __init__(
         self,
         *,
         start: Global___StartManager | None = ...,
         stop: Global___StopManager | None = ...,
+        admitted: Global___Admitted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "kind", b"kind", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "kind", b"kind", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["start", "stop"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["start", "stop", "admitted"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___HostOrder: _TypeAlias = HostOrder  # noqa: Y015
+
+@_typing.final
+class Admitted(_message.Message):
+    """The worker may run managers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROOF_FIELD_NUMBER: _builtins.int
+    proof: _builtins.bytes
+    """Without TLS: shows that the top server knows the key of this user's processes. Empty otherwise."""
+    def __init__(
+        self,
+        *,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class StartManager(_message.Message):

@@ -31,7 +31,7 @@ from fedgsp.messages import (
     WouldTake,
 )
 from fedgsp.proxy import Proxy
-from fedgsp.tickets import Ticket, Verb, issue
+from fedgsp.tickets import Verb
 from fedgsp.tls import Tls
 from fedgsp.tls_probe import hung_up, probe
 from fedgsp.tls_probe import shown as shown_by
@@ -146,15 +146,16 @@ class TopServer:
     async def call(self) -> AsyncIterator[Call]:
         """One call; raises PeerError if there is no server, or none of this user."""
         channel = await self._channels.to(self._address, TOP_SERVER)
-        asked, ticket, key = secrets.token_hex(16), b"", None
+        question, ticket = None, b""
         if self._needs_key:
             key = local_key.found(self._address)
             if key is None:
                 raise PeerError("no process of this user listens there without TLS", local_key.REMEDY)
-            ticket = issue(key, Ticket(Verb.CHECK, asked, node(self._name)))
+            question = local_key.Question(self._address, key)
+            ticket = question.ticket(Verb.CHECK, node(self._name))
         call = stream(channel, _PATH, check_pb2.CheckAnswer)(metadata=shown(ticket))
         try:
-            yield Call(call, key, asked, self._address)
+            yield Call(call, question)
         finally:
             call.cancel()
 
@@ -174,11 +175,10 @@ class TopServer:
 class Call:
     """One open call of the check."""
 
-    def __init__(self, call: Any, key: bytes | None, asked: str, address: str) -> None:
+    def __init__(self, call: Any, question: local_key.Question | None) -> None:
+        """`question`: what the top server has to answer with a proof."""
         self._call = call
-        self._key = key
-        self._asked = asked
-        self._address = address
+        self._question = question
 
     async def ask(self, question: AskAbout | Echo | Hello) -> object:
         """The answer to a question; raises AioRpcError, and PeerError for what cannot be read."""
@@ -198,8 +198,8 @@ class Call:
         heard = time.time()
         if not isinstance(said, About):
             raise _unknown(said)
-        if self._key is not None:
-            local_key.check_proof(self._key, self._asked, said.proof, self._address)
+        if self._question is not None:
+            self._question.check(said.proof)
         return Answered(said, asked, heard)
 
     async def pace(self) -> Pace:

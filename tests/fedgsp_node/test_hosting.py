@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedgsp import local_key
+from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels
 from fedgsp.errors import PeerError
+from fedgsp.messages import StopManager
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tickets import KEY_BYTES, Door, Verb
 from fedgsp_node import hosting
 from fedgsp_node import managers as managers_module
 from fedgsp_node.hosting import HostedManagers
+from tests.support.callers import OPEN
 from tests.support.fuzzing import soon, until
 from tests.support.serving import Served, serving
+from top_server.managers import servicer as servicer_module
 from top_server.managers.hosts import Hosts
 from top_server.managers.servicer import HostingServicer
 from top_server.nodes.callers import Placed
 
 RUN = "run-1"
+#: Of the processes of one user.
+KEY = b"k" * KEY_BYTES
 #: The start of a template and a manager, on a busy machine.
 START_S = 60.0
 
@@ -31,13 +40,19 @@ async def greeted(_: str) -> None:
 
 
 @asynccontextmanager
-async def hosted(folder: Path) -> AsyncIterator[tuple[Hosts, HostedManagers, Channels, Served]]:
+async def hosted(
+    folder: Path, proof: Callable[[Caller], bytes] = lambda _: b"", key: bytes = b""
+) -> AsyncIterator[tuple[Hosts, HostedManagers, Channels, Served]]:
+    """A top server that answers with a `proof`, and a worker that asks for one of the `key`, if there is one."""
     hosts = Hosts(lambda: 1, bytes(32), lambda _: b"", START_S)
-    async with serving(HostingServicer(hosts, Placed(RUN, {"node-0": None})).add_to) as served, Channels() as channels:
+    servicer = HostingServicer(hosts, Placed(RUN, {"node-0": None}), proof)
+    access = AccessControl({Verb.JOIN: Door(key)}, False) if key else OPEN
+    async with serving(servicer.add_to, access=access) as served, Channels() as channels:
         settings = NodeSettings(
             top_server=served.address, peer_listen="127.0.0.1:0", state_dir=folder, host_managers=True
         )
-        managers = HostedManagers(settings, "node-0", channels, lambda: b"")
+        question = local_key.Question(served.address, key) if key else None
+        managers = HostedManagers(settings, "node-0", channels, lambda: question)
         try:
             yield hosts, managers, channels, served
         finally:
@@ -116,6 +131,38 @@ async def test_another_run_has_other_managers(tmp_path: Path, monkeypatch: pytes
         assert not psutil.pid_exists(launched.process.pid)
         await managers.serve(RUN)
         assert (await hosts.launch("m1", greeted)).node == "node-0"
+
+
+async def test_a_worker_starts_managers_for_a_top_server_of_its_user(tmp_path: Path) -> None:
+    async with hosted(tmp_path, lambda caller: local_key.proof(KEY, caller.asks), KEY) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        assert (await hosts.launch("m0", greeted)).node == "node-0"
+
+
+@pytest.mark.parametrize("proof", [b"", local_key.proof(b"o" * KEY_BYTES, "anything")])
+async def test_a_worker_starts_no_manager_for_another_users_server(
+    proof: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has taken the port, and asks for managers at once."""
+    caplog.set_level("INFO", "fedgsp_node.hosting")
+    async with hosted(tmp_path, lambda _: proof, KEY) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        launching = asyncio.ensure_future(hosts.launch("m0", greeted))
+        await until(lambda: "is not a server of this user" in caplog.text)
+        launching.cancel()
+        with pytest.raises((asyncio.CancelledError, PeerError)):
+            await launching
+        assert not [child for child in psutil.Process().children(recursive=True) if "m0" in child.cmdline()]
+
+
+async def test_a_worker_obeys_nobody_who_has_not_admitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedgsp_node.hosting")
+    monkeypatch.setattr(servicer_module, "Admitted", lambda _: StopManager("m0", 0.0))
+    async with hosted(tmp_path) as (_, managers, _, _):
+        await managers.serve(RUN)
+        await until(lambda: "before it admitted this worker" in caplog.text)
 
 
 def test_the_pause_between_connections_grows_to_its_longest_and_stays_there() -> None:

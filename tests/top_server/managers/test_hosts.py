@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from fedgsp import wire
 from fedgsp.errors import PeerError
-from fedgsp.messages import Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady, StartManager, StopManager
+from fedgsp.messages import (
+    Admitted,
+    Hosting,
+    HostMessage,
+    HostOrder,
+    ManagerEnded,
+    ManagerReady,
+    StartManager,
+    StopManager,
+)
 from fedgsp.v1 import hosting_pb2
 from tests.support.fuzzing import ENDINGS, MOMENT_S, SOON_S, fuzzed, heard, path, said, say, soon, unharmed
 from tests.support.serving import Served, serving
@@ -46,6 +55,7 @@ class Worker:
         self.call = call
         self.machine = machine
         self.broken = broken
+        self.admitted = False
         self.started: list[str] = []
         self.stopped: list[str] = []
         self.keys: set[bytes] = set()
@@ -54,11 +64,14 @@ class Worker:
         while (proto := await self.call.read()) is not grpc.aio.EOF:
             order = wire.decode(HostOrder, proto).kind
             if isinstance(order, StartManager):
+                assert self.admitted
                 self.started.append(order.manager)
                 self.keys.add(order.run_key)
                 assert order.certificate == f"certificate of {order.manager}".encode()
                 ready = ManagerReady(order.manager, f"{self.machine}:{7000 + len(self.started)}", 17)
                 await self.say(ManagerEnded(order.manager, "exit code 2") if order.manager in self.broken else ready)
+            elif isinstance(order, Admitted):
+                self.admitted = True
             elif isinstance(order, StopManager):
                 self.stopped.append(order.manager)
                 await self.say(ManagerEnded(order.manager, "exit code 143"))
@@ -87,7 +100,7 @@ async def working(
 
 @asynccontextmanager
 async def top_server(managers: Hosts) -> AsyncIterator[Served]:
-    async with serving(HostingServicer(managers, PLACED).add_to) as served:
+    async with serving(HostingServicer(managers, PLACED, lambda _: b"").add_to) as served:
         yield served
 
 
