@@ -1,8 +1,8 @@
-"""Models of members on other machines, on their way here before it is their turn to be folded.
+"""Models of members on other machines, on their way here before it is their turn.
 
-Models are folded in the order of the members. If each were asked for only in its turn, one site would send at a time,
-and the links of all other sites would be idle. So every site sends as soon as its member has trained, one model after
-the other. The manager has memory for a few models that come before their turn.
+Programs take models in the order of the members. If each model were asked for only in its turn, one site would send at
+a time, and the links of all other sites would be idle. So every site sends as soon as its model is made, one model
+after the other. The manager has memory for a few models that come before their turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from fedgsp.messages import Member, Trained
+from fedgsp.messages import Failure, Member
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.sessions import PendingOrder
@@ -19,18 +19,21 @@ from group_manager.sessions import PendingOrder
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A member's model that is not folded yet."""
+    """A member's model that was not taken yet."""
 
     model_id: str
     node: str
-    pending: PendingOrder
+    #: The order that makes it; None: it is made.
+    pending: PendingOrder | None
     #: Brings the model here, if that has begun.
     coming: asyncio.Task[None] | None = None
 
     @property
-    def is_trained(self) -> bool:
+    def is_made(self) -> bool:
+        if self.pending is None:
+            return True
         outcome = self.pending.outcome
-        return outcome.done() and not outcome.cancelled() and isinstance(outcome.result(), Trained)
+        return outcome.done() and not outcome.cancelled() and not isinstance(outcome.result(), Failure)
 
 
 class Ahead:
@@ -44,15 +47,18 @@ class Ahead:
         self._size = group.request.max_model_bytes
         self._entries: dict[str, _Entry] = {}  # in the order of the members
 
-    def ordered(self, member: Member, model_id: str, pending: PendingOrder) -> None:
-        """A member was ordered to train. If it is on another machine, its model is to come when it is made."""
-        if member.weight <= 0 or self._group.members.near(member.node):
+    def expect(self, member: Member, model_id: str, pending: PendingOrder | None) -> None:
+        """A member makes a model by this order, or has it. If it is on another machine, its model is to come."""
+        if self._group.members.near(member.node):
             return
         self._entries[model_id] = _Entry(model_id, member.node, pending)
-        pending.outcome.add_done_callback(lambda _: self._look())
+        if pending is None:
+            self._look()
+        else:
+            pending.outcome.add_done_callback(lambda _: self._look())
 
     def over(self, model_id: str) -> None:
-        """The model of a member was folded, or is not wanted any more."""
+        """The model of a member was taken, or is not wanted any more."""
         entry = self._entries.pop(model_id, None)
         if entry is not None:
             self._end(entry)
@@ -68,7 +74,7 @@ class Ahead:
         """Lets models come, as far as there is memory: in the order of the members, and one at a time of each node."""
         busy = {entry.node for entry in self._entries.values() if entry.coming is not None and not entry.coming.done()}
         for entry in self._entries.values():
-            if entry.coming is None and entry.node not in busy and entry.is_trained:
+            if entry.coming is None and entry.node not in busy and entry.is_made:
                 if not self._group.models.room_ahead.take(self._size):
                     return
                 busy.add(entry.node)

@@ -1,8 +1,11 @@
 """Alone: every member trains from its own start, and nothing is merged."""
 
+import contextlib
+
 from fedgsp.messages import Failure, GroupResult, Results
 from group_manager.group import Group
-from group_manager.programs.window import train_all
+from group_manager.programs.ahead import Ahead
+from group_manager.programs.window import nobody_asks, train_all
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -13,10 +16,18 @@ async def run(group: Group) -> GroupResult | Failure:
 
     If this manager made the start of the group, that is the result; otherwise there is no model.
     """
+    with contextlib.closing(Ahead(group)) as ahead:
+        return await _train(group, ahead)
+
+
+async def _train(group: Group, ahead: Ahead) -> GroupResult | Failure:
     request = group.request
     samples, trained = 0, 0
     training = train_all(
-        group, retain=request.results is Results.RETAINED, trial=request.results is Results.UNSPECIFIED
+        group,
+        retain=request.results is Results.RETAINED,
+        trial=request.results is Results.UNSPECIFIED,
+        ordered=ahead.expect if request.results is Results.COLLECTED else nobody_asks,
     )
     async for one in training:
         outcome, model_id = one.outcome, one.model_id
@@ -25,6 +36,7 @@ async def run(group: Group) -> GroupResult | Failure:
             outcome = reserved if isinstance(reserved, Failure) else outcome
         elif not isinstance(outcome, Failure):
             group.models.release([model_id], stays=request.results in (Results.RETAINED, Results.KEPT))
+        ahead.over(model_id)
         if isinstance(outcome, Failure):
             group.models.forget_copy(model_id)
             group.reports.skipped(one.member, outcome)

@@ -1,6 +1,7 @@
 """Discriminate: members train networks that distinguish their samples; the result is the distances of their data."""
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, networks
 from group_manager.distance_estimate import distances
 from group_manager.group import Group
+from group_manager.programs.ahead import Ahead
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -100,14 +102,19 @@ class _Exchange:
         judged: dict[int, Discriminated] = {}
         trained: dict[int, Weights] = {}
         failed: set[int] = set()
-        for client, (work, pending) in asked.items():
-            outcome = await group.orders.outcome(pending, in_turn=False)
-            if not isinstance(outcome, Discriminated):
-                group.orders.cancel(pending)
-            failure = await self._take(client, work, outcome, judged, trained)
-            if failure is not None:
-                failed.add(client)
-                group.reports.skipped(members[client], failure)
+        with contextlib.closing(Ahead(group)) as ahead:
+            for client, (work, pending) in asked.items():
+                if work.produces:
+                    ahead.expect(members[client], work.produces, pending)
+            for client, (work, pending) in asked.items():
+                outcome = await group.orders.outcome(pending, in_turn=False)
+                if not isinstance(outcome, Discriminated):
+                    group.orders.cancel(pending)
+                failure = await self._take(client, work, outcome, judged, trained)
+                ahead.over(work.produces)
+                if failure is not None:
+                    failed.add(client)
+                    group.reports.skipped(members[client], failure)
         for client in self._found.strangers(trained):
             failed.add(client)
             del trained[client]

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import UserError
-from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
 from group_manager.programs import together
 from group_manager.programs.ahead import Ahead
 from group_manager.programs.window import MemberResult, train_all
+from group_manager.sessions import PendingOrder
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ async def run(group: Group) -> GroupResult | Failure:
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
     accuracy = intake.aggregation.needs_accuracy
-    training = train_all(group, intake.retain, bring=True, accuracy=accuracy, ordered=intake.ahead.ordered)
+    training = train_all(group, intake.retain, bring=True, accuracy=accuracy, ordered=intake.ordered)
     if intake.aggregation.by_blocks and together.fits(group):
         results = [one async for one in training]
         training = _again(() if await intake.take_together(results) else results)
@@ -88,6 +89,11 @@ class _Intake:
     def empty(self) -> bool:
         """Whether no model was folded."""
         return self._mean is None and self.aggregation.empty
+
+    def ordered(self, member: Member, model_id: str, pending: PendingOrder) -> None:
+        """A member was ordered to train, and its model must be asked for."""
+        if member.weight > 0:
+            self.ahead.expect(member, model_id, pending)
 
     async def take_together(self, results: Sequence[MemberResult]) -> bool:
         """Takes the results of all members, whose models come at the same time; nothing is taken if that fails."""

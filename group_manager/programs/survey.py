@@ -1,5 +1,6 @@
 """Surveys: every member answers one question on its own, or sends, forgets or makes one model."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from group_manager.group import Group
+from group_manager.programs.ahead import Ahead
 from group_manager.sessions import PendingOrder
 
 
@@ -49,13 +51,18 @@ async def ask(group: Group) -> GroupResult | Failure:
 
 async def collect(group: Group) -> GroupResult | Failure:
     """Brings the members' own models to this manager, one by one, where the top server fetches them."""
-    for position, member in enumerate(group.request.members):
-        ref = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
-        reserved = await group.models.reserve(ref)
-        if isinstance(reserved, Failure):
-            group.reports.skipped(member, reserved)
-        else:
-            group.reports.done(member, position, Trained(reserved), None)
+    with contextlib.closing(Ahead(group)) as ahead:
+        for member in group.request.members:
+            if own := _own_model(member):
+                ahead.expect(member, own, None)
+        for position, member in enumerate(group.request.members):
+            own = _own_model(member)
+            reserved = await group.models.reserve(own)
+            ahead.over(own)
+            if isinstance(reserved, Failure):
+                group.reports.skipped(member, reserved)
+            else:
+                group.reports.done(member, position, Trained(reserved), None)
     return group.result()
 
 
@@ -87,6 +94,11 @@ async def initialise(group: Group) -> GroupResult | Failure:
         assert isinstance(outcome, Failure)  # `Members` has turned all else into failures
         group.reports.skipped(member, outcome)
     return group.reports.reason
+
+
+def _own_model(member: Member) -> str:
+    """The id of the model that a member starts from; empty if it has none."""
+    return member.start.ref.id if member.start is not None and member.start.ref is not None else ""
 
 
 def _evaluation(

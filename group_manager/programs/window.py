@@ -32,13 +32,17 @@ class MemberResult:
 Ordered = Callable[[Member, str, PendingOrder], None]
 
 
+def nobody_asks(_: Member, __: str, ___: PendingOrder) -> None:
+    """The models stay where they are: an `Ordered`."""
+
+
 async def train_all(
     group: Group,
     retain: bool = False,
     trial: bool = False,
     bring: bool = False,
     accuracy: bool = False,
-    ordered: Ordered = lambda *_: None,
+    ordered: Ordered = nobody_asks,
 ) -> AsyncIterator[MemberResult]:
     """Lets every member train from its start; yields results in the order of the members.
 

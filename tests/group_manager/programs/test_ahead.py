@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import Failure, FailureCode
+from fedgsp.messages import Failure, FailureCode, Part, Results
 from fedgsp.spill import SPILLED_BYTES
 from group_manager.members import Members
 from group_manager.programs import window
 from group_manager.shelves import RoomAhead
 from tests.support.faults import Faults
 from tests.support.scene import START, hosted, scene, step
+from tests.support.scripted import model
+from tests.support.scripted_networks import Script, plan
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 FOUR_NODES = hosted(n1=[0], n2=[1], n3=[2], n4=[3])
@@ -43,6 +46,37 @@ async def test_a_site_sends_while_another_one_is_sending() -> None:
         outcome = await play.run(FOUR_NODES, "parallel")
         assert await play.result(outcome) == mean(0, 1, 2, 3)
         assert play.done == [0, 1, 2, 3]
+
+
+@pytest.mark.timeout(20)
+async def test_models_that_are_collected_come_at_the_same_time_too() -> None:
+    async with scene(Faults().hold_upload("n1", until="n4")) as play:
+        await play.run(FOUR_NODES, "alone", results=Results.COLLECTED)
+        assert play.done == [0, 1, 2, 3]
+        assert len(play.store) == 4
+
+
+@pytest.mark.timeout(20)
+async def test_and_so_do_models_that_clients_keep() -> None:
+    async with scene(Faults().hold_upload("n1", until="n4")) as play:
+        await play.attach(FOUR_NODES)
+        members = []
+        for member in FOUR_NODES:
+            own, found = f"own {member.client}", model(float(member.client))
+            play.nodes[member.node].store.put(own, found)
+            members.append(dataclasses.replace(member, start=Part(found.ref(own), member.node)))
+        await play.run(members, "collect")
+        assert play.done == [0, 1, 2, 3]
+
+
+@pytest.mark.timeout(20)
+async def test_and_so_do_discriminators() -> None:
+    async with scene(Faults().hold_upload("n1", until="n4")) as play:
+        await play.attach(FOUR_NODES)
+        for node in play.nodes.values():
+            node.script = Script()
+        await play.run(FOUR_NODES, "discriminate", start=None, discrimination=plan())
+        assert not play.skipped
 
 
 async def test_a_node_sends_one_model_after_the_other() -> None:
