@@ -54,9 +54,12 @@ class HostedManagers:
         settings: NodeSettings,
         name: str,
         channels: Channels,
-        question: Callable[[], Question | None] = lambda: None,
+        question: Callable[[], Question | None],
     ) -> None:
-        """`question` makes what a connection asks the top server; None with TLS."""
+        """`question` makes what a connection asks the top server, if it has to prove that it is one of this user.
+
+        It raises PeerError if there is no such server.
+        """
         self._settings = settings
         self._name = name
         self._channels = channels

@@ -282,12 +282,11 @@ class _Node:
             return False, str(error)
         join = stream(channel, "/fedgsp.v1.MembershipService/Join", membership_pb2.TopServerMessage)
         ended = asyncio.Event()
-        question, ticket = self._question(), b""
-        if question is not None:
-            ticket = question.ticket(Verb.JOIN, node(self._name))
-        elif self._shows_key:
-            why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
-            return False, f"{why}; otherwise {local_key.REMEDY}"
+        try:
+            question = self._question()
+        except PeerError as error:
+            return False, f"{error.what}; otherwise {error.remedy}"
+        ticket = question.ticket(Verb.JOIN, node(self._name)) if question is not None else b""
         said: asyncio.Queue[Hello] = asyncio.Queue()
         said.put_nowait(self._hello)
         call = join(self._outgoing(said, ended), metadata=shown(ticket, self._process))
@@ -347,9 +346,14 @@ class _Node:
             call.cancel()
 
     def _question(self) -> local_key.Question | None:
-        """What a new call asks the top server, without TLS; None if there is no key to ask for, or none is needed."""
-        key = local_key.found(self._settings.top_server) if self._shows_key else None
-        return local_key.Question(self._settings.top_server, key) if key else None
+        """What a new call asks the top server; None with TLS or --insecure. PeerError if no server has a key there."""
+        if not self._shows_key:
+            return None
+        key = local_key.found(self._settings.top_server)
+        if key is None:
+            why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
+            raise PeerError(why, local_key.REMEDY)
+        return local_key.Question(self._settings.top_server, key)
 
     @property
     def _shows_key(self) -> bool:

@@ -27,8 +27,9 @@ from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders, Reports
+from group_manager.room_ahead import RoomAhead
 from group_manager.sessions import Outcome
-from group_manager.shelves import RoomAhead, Shelf
+from group_manager.shelves import Shelf
 from group_manager.tickets import Tickets
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.
@@ -53,7 +54,7 @@ class Models:
 
     @property
     def room_ahead(self) -> RoomAhead:
-        """Memory for models that come before it is their turn; all groups of this manager share it."""
+        """For models that come before their turn; all groups of this manager share it."""
         return self._store.room_ahead
 
     # --- getting models
@@ -71,6 +72,10 @@ class Models:
             return weights
         except WeightsError as error:
             return error.failure
+
+    def has(self, model_id: str) -> bool:
+        """Whether a model is here."""
+        return model_id in self._store
 
     async def wanted(self, model_id: str) -> None:
         """Somebody asks this manager for a model: fetches it if it is not here, once for all who ask.
@@ -253,6 +258,8 @@ class Models:
             # The model may not be made yet. If the chain stalls, the program ends the chain, and with it this wait.
             await asyncio.wait([maker.outcome, pending.outcome], return_when=asyncio.FIRST_COMPLETED)
         outcome = await self._orders.outcome(pending)
+        if not pending.outcome.done():  # it has stalled: a further order must not meet this one
+            self._orders.cancel(pending)
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:

@@ -11,7 +11,7 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.access import AccessControl, Caller, caller
-from fedgsp.addresses import advertised, is_near
+from fedgsp.addresses import advertised, is_near, split_address
 from fedgsp.awake import Awake
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
@@ -66,6 +66,8 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     _members: Members
     _name: str
     _run_id: str
+    #: The host at which others dial this manager.
+    _own_host: str = ""
 
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
@@ -86,7 +88,8 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
-        session.near = is_near(host_of(context.peer()))
+        host = host_of(context.peer())
+        session.near = is_near(host) or host == self._own_host  # from this machine, not by its loopback
         outbox = session.outbox  # if the node comes back by another connection, the session has another one
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session, outbox, context), name=f"reports of {hello.node}")
@@ -317,7 +320,9 @@ async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = N
             groups.landing,
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, settings.run), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(
+            OrderServicer(members, name, settings.run, split_address(address)[0]), server
+        )
         models.add_to(server)
         try:
             yield address

@@ -13,48 +13,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from fedgsp.messages import Failure
 from fedgsp.model_store import ModelStore
 from fedgsp.shared_work import SharedWork
-from fedgsp.spill import SPILLED_BYTES
 from fedgsp.weights import Weights
-
-#: Memory for models that come before it is their turn, in bytes.
-AHEAD_BYTES = 512 << 20
-
-
-class RoomAhead:
-    """Counts the models that come before it is their turn, of all groups of a manager together."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
-
-    def take(self, size: int) -> bool:
-        """Whether there is memory for one more model of `size` bytes; it then counts until `give`."""
-        counted = _in_memory(size)
-        if counted > self._left:
-            return False
-        self._left -= counted
-        return True
-
-    def give(self, size: int) -> None:
-        """A model that was counted does not count any more."""
-        self._left += _in_memory(size)
-
-
-def _in_memory(size: int) -> int:
-    """Bytes of memory for a model; a larger one is in a file (`fedgsp.spill`)."""
-    return min(size, SPILLED_BYTES)
+from group_manager.room_ahead import RoomAhead
 
 
 class Shelves:
     """The shelves of all groups of a manager."""
 
-    def __init__(self, store: ModelStore, ahead_bytes: int = AHEAD_BYTES) -> None:
-        """`ahead_bytes`: memory for models that come before it is their turn."""
+    def __init__(self, store: ModelStore, room_ahead: RoomAhead | None = None) -> None:
+        """`room_ahead`: for models that come before their turn."""
         self.store = store
         #: Model -> number of shelves that it is on.
         self.shared: Counter[str] = Counter()
         #: Models on their way here from the top server.
         self.coming: SharedWork[Weights] = SharedWork()
-        self.room_ahead = RoomAhead(ahead_bytes)
+        self.room_ahead = room_ahead or RoomAhead()
 
     def add(self) -> Shelf:
         """A shelf for another group."""
@@ -74,7 +47,7 @@ class Shelf:
 
     @property
     def room_ahead(self) -> RoomAhead:
-        """Memory for models that come before it is their turn; all groups of this manager share it."""
+        """For models that come before their turn; all groups of this manager share it."""
         return self._shelves.room_ahead
 
     def put(self, model_id: str, weights: Weights) -> None:

@@ -29,6 +29,8 @@ TIMEOUT_S = 900.0
 #: How often the processors are looked at, in seconds.
 LOOK_S = 0.5
 Event = Mapping[str, Any]
+#: What a processor does when it works for this machine.
+_WORK = ("user", "nice", "system", "irq", "softirq")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def watched() -> Iterator[list[tuple[float, float]]]:
     def look() -> None:
         while not over.wait(LOOK_S):
             times = psutil.cpu_times()
-            looks.append((datetime.now().timestamp(), sum(times) - times.idle - times.iowait - times.guest))
+            looks.append((datetime.now().timestamp(), sum(getattr(times, kind) for kind in _WORK)))
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -114,6 +114,7 @@ class _Exchange:
                 ahead.over(work.produces)
                 if failure is not None:
                     failed.add(client)
+                    group.models.release([work.produces])  # it may have come although it cannot be used
                     group.reports.skipped(members[client], failure)
         for client in self._found.strangers(trained):
             failed.add(client)

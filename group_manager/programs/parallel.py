@@ -1,6 +1,7 @@
 """Parallel: all members train from the same start, and an aggregation makes one model of theirs."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -21,29 +22,13 @@ logger = logging.getLogger(__name__)
 
 async def run(group: Group) -> GroupResult | Failure:
     """Folds the models in the order of the members, so that the bits do not depend on who ends first."""
-    request, folding = group.request, None
+    request = group.request
     try:
         intake = _Intake(group, make(request.aggregation, request.aggregation_options))
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
-    accuracy = intake.aggregation.needs_accuracy
-    training = train_all(group, intake.retain, bring=True, accuracy=accuracy, ordered=intake.ordered)
-    if intake.aggregation.by_blocks and together.fits(group):
-        results = [one async for one in training]
-        training = _again(() if await intake.take_together(results) else results)
-    try:
-        async for one in training:
-            model = await group.models.collect(one.model_id, request.tensors) if _counts(one) else None
-            if folding is not None:
-                await folding
-            # A task: the next model is on its way while this one is folded.
-            folding = asyncio.create_task(intake.take(one, model))
-        if folding is not None:
-            await folding
-    finally:
-        intake.ahead.close()
-        if folding is not None:
-            folding.cancel()
+    with contextlib.closing(intake.ahead):
+        await _train(group, intake)
     nobody_counts = intake.empty
     if nobody_counts and not intake.uncounted:
         return group.nobody_trained()
@@ -60,6 +45,30 @@ async def run(group: Group) -> GroupResult | Failure:
         result, samples = await asyncio.to_thread(intake.result, start), intake.samples
     assert result is not None
     return group.result(group.models.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result), samples)
+
+
+async def _train(group: Group, intake: "_Intake") -> None:
+    """Lets the members train, and takes their results."""
+    folding, tensors = None, group.request.tensors
+    accuracy = intake.aggregation.needs_accuracy
+    training = train_all(group, intake.retain, bring=True, accuracy=accuracy, ordered=intake.ordered)
+    if intake.aggregation.by_blocks and together.fits(group):
+        results = [one async for one in training]
+        training = _again(() if await intake.take_together(results) else results)
+    try:
+        async for one in training:
+            if isinstance(one.outcome, Failure):
+                intake.ahead.over(one.model_id)  # a report that comes late is too late
+            model = await group.models.collect(one.model_id, tensors) if _counts(one) else None
+            if folding is not None:
+                await folding
+            # A task: the next model is on its way while this one is folded.
+            folding = asyncio.create_task(intake.take(one, model))
+        if folding is not None:
+            await folding
+    finally:
+        if folding is not None:
+            folding.cancel()
 
 
 async def _again(results: Sequence[MemberResult]) -> AsyncIterator[MemberResult]:

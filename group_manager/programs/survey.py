@@ -60,6 +60,7 @@ async def collect(group: Group) -> GroupResult | Failure:
             reserved = await group.models.reserve(own)
             ahead.over(own)
             if isinstance(reserved, Failure):
+                group.models.forget_copy(own)
                 group.reports.skipped(member, reserved)
             else:
                 group.reports.done(member, position, Trained(reserved), None)

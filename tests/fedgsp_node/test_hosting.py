@@ -41,7 +41,10 @@ async def greeted(_: str) -> None:
 
 @asynccontextmanager
 async def hosted(
-    folder: Path, proof: Callable[[Caller], bytes] = lambda _: b"", key: bytes = b""
+    folder: Path,
+    proof: Callable[[Caller], bytes] = lambda _: b"",
+    key: bytes = b"",
+    question: Callable[[], local_key.Question | None] | None = None,
 ) -> AsyncIterator[tuple[Hosts, HostedManagers, Channels, Served]]:
     """A top server that answers with a `proof`, and a worker that asks for one of the `key`, if there is one."""
     hosts = Hosts(lambda: 1, bytes(32), lambda _: b"", START_S)
@@ -51,8 +54,8 @@ async def hosted(
         settings = NodeSettings(
             top_server=served.address, peer_listen="127.0.0.1:0", state_dir=folder, host_managers=True
         )
-        question = local_key.Question(served.address, key) if key else None
-        managers = HostedManagers(settings, "node-0", channels, lambda: question)
+        asks = local_key.Question(served.address, key) if key else None
+        managers = HostedManagers(settings, "node-0", channels, question or (lambda: asks))
         try:
             yield hosts, managers, channels, served
         finally:
@@ -153,6 +156,27 @@ async def test_a_worker_starts_no_manager_for_another_users_server(
         with pytest.raises((asyncio.CancelledError, PeerError)):
             await launching
         assert not [child for child in psutil.Process().children(recursive=True) if "m0" in child.cmdline()]
+
+
+async def test_a_worker_starts_no_manager_if_no_server_of_its_user_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The top server has ended and taken its key along, and another user has its port."""
+    caplog.set_level("INFO", "fedgsp_node.hosting")
+
+    def nobody_there() -> local_key.Question | None:
+        raise PeerError("no process of this user listens there")
+
+    called: list[Caller] = []
+
+    def stranger(caller: Caller) -> bytes:
+        called.append(caller)
+        return b""
+
+    async with hosted(tmp_path, stranger, question=nobody_there) as (_, managers, _, _):
+        await managers.serve(RUN)
+        await until(lambda: "no process of this user listens there" in caplog.text)
+        assert not called
 
 
 async def test_a_worker_obeys_nobody_who_has_not_admitted_it(

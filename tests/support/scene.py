@@ -37,7 +37,8 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.shelves import AHEAD_BYTES, Shelves
+from group_manager.room_ahead import AHEAD_BYTES, TRANSFERS, RoomAhead
+from group_manager.shelves import Shelves
 from tests.support.callers import ISSUER
 from tests.support.clock import Clock
 from tests.support.faults import Faults
@@ -100,10 +101,10 @@ class Scene:
     group: Group | None = None
     most_open: int = 0
     _open: int = 0
-    ahead_bytes: int = AHEAD_BYTES
+    room: RoomAhead = field(default_factory=RoomAhead)
 
     def __post_init__(self) -> None:
-        self.shelves = Shelves(self.store, self.ahead_bytes)
+        self.shelves = Shelves(self.store, self.room)
 
     def request(self, members: Sequence[Member], program: str, **changes: object) -> RunGroupRequest:
         settings: dict[str, object] = {
@@ -230,6 +231,7 @@ async def scene(
     rule: Rule = step,
     samples: Mapping[int, int] | None = None,
     ahead_bytes: int = AHEAD_BYTES,
+    transfers: int = TRANSFERS,
 ) -> AsyncIterator[Scene]:
     """A scene whose faults must all have happened when it ends."""
     top_server, faults = ModelStore(), faults or Faults()
@@ -239,7 +241,9 @@ async def scene(
         ModelServicer(top_server).add_to(server)
 
     async with serving(serve_models) as served, Channels() as channels:
-        play = Scene(channels, top_server, served.address, faults, rule, samples or {}, ahead_bytes=ahead_bytes)
+        play = Scene(
+            channels, top_server, served.address, faults, rule, samples or {}, room=RoomAhead(ahead_bytes, transfers)
+        )
         yield play
         faults.check_used()
         for node in play.nodes.values():

@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import Failure, FailureCode, Part, Results
-from fedgsp.spill import SPILLED_BYTES
+from fedgsp.messages import Discriminated, Failure, FailureCode, Part, Results
+from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.programs import window
-from group_manager.shelves import RoomAhead
 from tests.support.faults import Faults
-from tests.support.scene import START, hosted, scene, step
-from tests.support.scripted import model
+from tests.support.scene import START, Scene, hosted, scene, step
+from tests.support.scripted import let_others_run, model
 from tests.support.scripted_networks import Script, plan
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 FOUR_NODES = hosted(n1=[0], n2=[1], n3=[2], n4=[3])
 #: Memory for the models of all members.
 ROOM = 4 * 8
+
+
+def nobody() -> None:
+    """Who asks for room and does not wait."""
+
+
+def is_all_free(play: Scene, models: int = 4) -> bool:
+    """Whether there is room for so many models, and no more: what was given was given once. Takes it."""
+    return all(play.room.take(8, nobody) for _ in range(models)) and not play.room.take(8, nobody)
+
+
+def one_count_too_many(client: int, _: int, answer: Discriminated, made: Weights | None) -> Any:
+    """Of client 1."""
+    return dataclasses.replace(answer, correct=(*answer.correct, 0) if client == 1 else answer.correct), made
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +121,48 @@ async def test_only_so_many_models_come_before_their_turn(models: int) -> None:
         assert set(play.asked_of[:models]) <= {"n2", "n3", "n4"}
         assert play.asked_of[models] == "n1"
         assert await play.result(outcome) == mean(0, 1, 2, 3)
-        assert play.shelves.room_ahead.take(8 * models)
+        assert is_all_free(play, models)
+
+
+async def test_only_so_many_models_are_on_their_way_at_once() -> None:
+    async with scene(Faults().hold(0, until=3).hold_upload("n2", until="n1"), transfers=1) as play:
+        outcome = await play.run(FOUR_NODES, "parallel")
+        # n2 is still sending when the turn of n1 comes, and nobody else was asked meanwhile.
+        assert play.asked_of[:2] == ["n2", "n1"]
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+
+
+async def test_a_group_gets_the_room_that_another_one_gives() -> None:
+    async with scene(Faults().hold(0, until=7), ahead_bytes=8) as play:
+        assert play.room.take(8, nobody)  # by another group
+        await play.attach(FOUR_NODES)
+        running = asyncio.create_task(play.run(FOUR_NODES, "parallel"))
+        await play.answered[3].wait()
+        await let_others_run()
+        assert play.asked_of == []
+        play.room.came()
+        play.room.give(8)
+        await play.asked["n2"].wait()
+        play.answered[7].set()
+        assert await play.result(await running) == mean(0, 1, 2, 3)
+
+
+async def test_networks_of_an_answer_that_cannot_be_used_do_not_stay() -> None:
+    async with scene() as play:
+        stayed: list[str] = []
+
+        async def look(_: int, exchange: int) -> None:
+            if exchange > 1:  # the answer of exchange 1 was refused
+                stayed.extend(one for one in play.store.ids("run/1/0/discriminators/") if one.endswith("/1/1"))
+
+        await play.attach(FOUR_NODES)
+        for node in play.nodes.values():
+            node.script = Script(change=one_count_too_many, before=look)
+        await play.run(FOUR_NODES, "discriminate", start=None, discrimination=plan(judge_every=1))
+        assert list(play.skipped) == [1]
+        assert play.asked_of.count("n2") == 2
+        assert play.asked_of.count("n1") > 2
+        assert not stayed
 
 
 async def test_a_model_that_did_not_come_is_asked_for_again_in_its_turn() -> None:
@@ -133,7 +188,7 @@ async def test_a_member_without_a_model_takes_no_room_for_good(wrong: Callable[[
         outcome = await play.run(FOUR_NODES, "parallel")
         assert list(play.skipped) == [1]
         assert await play.result(outcome) == mean(0, 2, 3)
-        assert play.shelves.room_ahead.take(ROOM)
+        assert is_all_free(play)
 
 
 async def test_a_group_that_is_cancelled_takes_no_room_for_good() -> None:
@@ -141,11 +196,13 @@ async def test_a_group_that_is_cancelled_takes_no_room_for_good() -> None:
         await play.attach(FOUR_NODES)
         running = asyncio.create_task(play.run(FOUR_NODES, "parallel"))
         await play.asked["n4"].wait()
-        assert play.shelves.room_ahead.take(ROOM // 4)
-        assert not play.shelves.room_ahead.take(1)  # the others have the rest
+        assert play.room.take(8, nobody)
+        assert not play.room.take(8, nobody)  # the others have the rest
+        play.room.came()
+        play.room.give(8)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert play.shelves.room_ahead.take(ROOM * 3 // 4)
+        assert is_all_free(play)
         play.assert_released()
 
 
@@ -165,12 +222,3 @@ async def test_a_group_in_which_nobody_trains_ends() -> None:
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.TASK_RAISED
         assert play.asked_of == []
-
-
-def test_large_models_count_by_what_of_them_is_in_memory() -> None:
-    room = RoomAhead(2 * SPILLED_BYTES)
-    assert room.take(100 * SPILLED_BYTES)
-    assert room.take(SPILLED_BYTES)
-    assert not room.take(1)
-    room.give(100 * SPILLED_BYTES)
-    assert room.take(1)
