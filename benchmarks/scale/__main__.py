@@ -82,12 +82,12 @@ def alone(machines: int, program: str, placed: bool, parts: Parts) -> tuple[Case
     return case, by_model(case, groups, managers, own)
 
 
-def measure(machines: Sequence[int]) -> dict[str, Any]:
+def measure(machines: Sequence[int], programs: Sequence[str]) -> dict[str, Any]:
     """Plays all runs, the smallest number of machines first."""
     chain = Case(machines[0], "relay", False, CHAIN, 1, 2)
     of_kinds, rows = hops(play(chain).events, chain.layout), list[dict[str, Any]]()
     tell(f"hops: {of_kinds}")
-    for number, program, placed in itertools.product(machines, ("relay", "parallel"), (False, True)):
+    for number, program, placed in itertools.product(machines, programs, (False, True)):
         case = Case(number, program, placed)
         played = play(case)
         row = {**dataclasses.asdict(case), "seconds": played.rounds, "processor_s": played.processor_s}
@@ -154,12 +154,13 @@ def main() -> None:
     what.add_argument("--out", type=Path, metavar="FILE", help="measure, and write what was found")
     what.add_argument("--of", type=Path, metavar="FILE", help="what was measured before")
     parser.add_argument("--machines", default="2,4")
+    parser.add_argument("--programs", default="relay,parallel")
     parser.add_argument("--predict", type=int, default=1000, help="machines of which the model alone speaks")
     given = parser.parse_args()
     if given.out:
         if reason := why_not():
             parser.error(reason)
-        found = measure([int(number) for number in given.machines.split(",")])
+        found = measure([int(number) for number in given.machines.split(",")], given.programs.split(","))
         given.out.write_text(json.dumps(found) + "\n")
     else:
         found = json.loads(given.of.read_text())
