@@ -30,7 +30,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.model import SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
+import numpy as np
+
+from benchmarks.scale.model import SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, passages, relay_s
 from benchmarks.scale.network import HUB, why_not
 from benchmarks.scale.runs import CLIENTS, GROUPS, Case, Event, play
 from top_server.placing.workers import number_of
@@ -97,37 +99,52 @@ def measure(machines: Sequence[int], programs: Sequence[str]) -> dict[str, Any]:
     return {"processors": os.cpu_count(), "hops": of_kinds, "rows": rows}
 
 
+def work_of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Seconds of a processor for a model between machines, and within one: by least squares, from parallel rounds."""
+    models = [passages(row["of_groups"], row["managers_on"], case_of(row).layout) for row in rows]
+    work = [statistics.median(row["processor_s"]) for row in rows]
+    (across, within), *_ = np.linalg.lstsq([[one.across, one.within] for one in models], work)
+    return float(across), float(within)
+
+
+def case_of(row: Mapping[str, Any]) -> Case:
+    """The case of a row."""
+    return Case(*(row[field.name] for field in dataclasses.fields(Case)))
+
+
 def tables(found: Mapping[str, Any], predict: int) -> Iterator[str]:
     """What was measured beside the model, and the model alone, as lines of Markdown."""
-    of_kinds = {SAME_NODE: 0.0, SAME_MACHINE: 0.0, **found["hops"]}
-    first: dict[tuple[str, bool], tuple[Parts, float]] = {}
+    rows = found["rows"]
+    fewest = [row for row in rows if row["machines"] == rows[0]["machines"]]
+    across, within = work_of_models([row for row in fewest if row["program"] == "parallel"])
+    one = case_of(rows[0])
+    parts = Parts(
+        training=one.training_s,
+        hop={SAME_NODE: 0.0, SAME_MACHINE: 0.0, **found["hops"]},
+        rate=one.mbit * 1e6 / 8,
+        model_bytes=4 * one.parameters,
+        across=across,
+        within=within,
+        processors=found["processors"],
+    )
+    rests = dict[tuple[str, bool], float]()
+    yield f"Work of a processor: {across:.3f} s for a model between machines, {within:.3f} s within a machine."
+    yield ""
     yield "| machines | members | managers | round, s | processors, s | by the model, s | predicted, s | error |"
     yield "|---|---|---|---|---|---|---|---|"
-    for row in found["rows"]:
-        case = Case(*(row[field.name] for field in dataclasses.fields(Case)))
+    for row in rows:
+        case = case_of(row)
         took, work = statistics.median(row["seconds"]), statistics.median(row["processor_s"])
-        kind, told = (case.program, case.placed), ["measured here", ""]
-        parts, rest = first.get(kind) or (
-            Parts(
-                training=case.training_s,
-                hop=of_kinds,
-                rate=case.mbit * 1e6 / 8,
-                model_bytes=4 * case.parameters,
-                work=work / case.clients,
-                processors=found["processors"],
-            ),
-            None,
-        )
         seconds = by_model(case, row["of_groups"], row["managers_on"], parts)
-        if rest is None:
-            first[kind] = parts, took - seconds
-        else:
-            told = [f"{seconds + rest:.1f}", f"{100 * ((seconds + rest) / took - 1):+.0f} %"]
+        kind, told = (case.program, case.placed), ["measured here", ""]
+        if kind in rests:
+            told = [f"{seconds + rests[kind]:.1f}", f"{100 * ((seconds + rests[kind]) / took - 1):+.0f} %"]
+        rests.setdefault(kind, took - seconds)
         yield _line(case.machines, *_words(*kind), f"{took:.1f}", f"{work:.1f}", f"{seconds:.1f}", *told)
     yield ""
     yield "| machines | clients | groups | members | managers | predicted, s |"
     yield "|---|---|---|---|---|---|"
-    for kind, (parts, rest) in first.items():
+    for kind, rest in rests.items():
         case, seconds = alone(predict, *kind, parts)
         yield _line(predict, case.clients, case.groups, *_words(*kind), f"{seconds + rest:.1f}")
 

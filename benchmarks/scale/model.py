@@ -4,9 +4,8 @@ A relay: each group is a chain. A client trains when the client before it has tr
 its node is free, because a node trains one client at a time. The round ends with the longest chain.
 
 A parallel round: a node trains its clients one after the other; models pass the links meanwhile. The round ends when
-the busiest node and the busiest link are done.
-
-No round ends before the processors have done its work: they encrypt, decrypt, hash and sum models.
+the busiest node and the busiest link are done, and when the processors have done their work: they encrypt, decrypt,
+hash and sum models. In a relay they wait most of the time.
 """
 
 from __future__ import annotations
@@ -52,20 +51,17 @@ class Layout:
 class Parts:
     """What was measured, in seconds, and the rate of a link in bytes per second.
 
-    `work`: seconds of work of a processor for each client. All machines together have so many `processors`, and share
-    the work evenly.
+    `across` and `within`: seconds of work of a processor for each model that goes from one machine to another, or from
+    one process to another on a machine. All machines together have so many `processors`, which share the work evenly.
     """
 
     training: float
     hop: Mapping[str, float]
     rate: float
     model_bytes: int
-    work: float = 0.0
+    across: float = 0.0
+    within: float = 0.0
     processors: int = 1
-
-    def work_s(self, groups: Sequence[Sequence[int]]) -> float:
-        """Seconds that the processors need for a round at least."""
-        return self.work * sum(map(len, groups)) / self.processors
 
 
 def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> float:
@@ -83,32 +79,46 @@ def relay_s(groups: Sequence[Sequence[int]], layout: Layout, parts: Parts) -> fl
         if position + 1 < len(group):
             hop = parts.hop[layout.way(group[position], group[position + 1])]
             heapq.heappush(coming, (done + hop, number, position + 1))
-    return max(last, parts.work_s(groups))
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """The models that pass in a parallel round: between machines by each link, and within machines."""
+
+    into: Counter[int]
+    out_of: Counter[int]
+    within: int
+
+    @property
+    def across(self) -> int:
+        """How many go from one machine to another."""
+        return self.into.total()
+
+
+def passages(groups: Sequence[Sequence[int]], managers: Sequence[int], layout: Layout) -> Passages:
+    """The models of a round; `managers` has the machine of the manager of each group."""
+    into: Counter[int] = Counter()
+    out_of: Counter[int] = Counter()
+    within = 0
+    for group, manager in zip(groups, managers, strict=True):
+        ways = [(manager, layout.machine_of[node]) for node in {layout.node_of[client] for client in group}]
+        ways += [(layout.machine(client), manager) for client in group]
+        if manager != HUB:  # it hands on the start, which it fetches once, and its result goes to the hub
+            ways += [(HUB, manager), (manager, HUB)]
+        for sender, receiver in ways:
+            if sender == receiver:
+                within += 1
+            else:
+                out_of[sender] += 1
+                into[receiver] += 1
+    return Passages(into, out_of, within)
 
 
 def parallel_s(groups: Sequence[Sequence[int]], managers: Sequence[int], layout: Layout, parts: Parts) -> float:
     """Seconds until all groups have trained; `managers` has the machine of the manager of each group."""
-    busy: Counter[int] = Counter()
-    into: Counter[int] = Counter()
-    out_of: Counter[int] = Counter()
-    for group, manager in zip(groups, managers, strict=True):
-        readers = {layout.node_of[client] for client in group}
-        starts = [layout.machine_of[node] for node in readers]
-        if manager != HUB:  # it hands on the start, which it fetches once
-            out_of[HUB] += 1
-            into[manager] += 1
-        for machine in starts:
-            if machine != manager:
-                out_of[manager] += 1
-                into[machine] += 1
-        for client in group:
-            busy[layout.node_of[client]] += 1
-            if layout.machine(client) != manager:
-                out_of[layout.machine(client)] += 1
-                into[manager] += 1
-        if manager != HUB:  # the result of the group
-            out_of[manager] += 1
-            into[HUB] += 1
-    models = max([*into.values(), *out_of.values()])
-    on_links = models * parts.model_bytes / parts.rate
-    return max(max(busy.values()) * parts.training, on_links, parts.work_s(groups))
+    busy = Counter(layout.node_of[client] for group in groups for client in group)
+    models = passages(groups, managers, layout)
+    on_links = max([*models.into.values(), *models.out_of.values()]) * parts.model_bytes / parts.rate
+    work = (models.across * parts.across + models.within * parts.within) / parts.processors
+    return max(max(busy.values()) * parts.training, on_links, work)

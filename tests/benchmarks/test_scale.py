@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from benchmarks.scale.__main__ import managers_of, tables
-from benchmarks.scale.model import OTHER_MACHINE, SAME_MACHINE, SAME_NODE, Layout, Parts, parallel_s, relay_s
+from benchmarks.scale.model import (
+    OTHER_MACHINE,
+    SAME_MACHINE,
+    SAME_NODE,
+    Layout,
+    Parts,
+    parallel_s,
+    passages,
+    relay_s,
+)
 from benchmarks.scale.network import HUB, why_not
 from benchmarks.scale.runs import Case, play
 
@@ -48,26 +58,37 @@ def test_a_parallel_round_lasts_as_long_as_its_busiest_node_or_link() -> None:
     assert parallel_s(groups, [1, 2], LAYOUT, PARTS) == 5 * 20 / 10
 
 
-def test_no_round_ends_before_the_processors_have_done_its_work() -> None:
+def test_models_pass_between_machines_and_within_them() -> None:
+    found = passages([[0, 2, 4, 6], [1, 3, 5, 7]], [1, 2], LAYOUT)
+    # Each group: its start to its manager, on to the four nodes, of which two are there, four models, and its result.
+    assert (found.across, found.within) == (2 * (1 + 2 + 2 + 1), 2 * (2 + 2))
+    assert passages([[0, 2, 4, 6]], [HUB], LAYOUT).within == 0
+
+
+def test_a_parallel_round_does_not_end_before_the_processors_have_done_its_work() -> None:
     groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
-    busy = dataclasses.replace(PARTS, work=25.0, processors=2)
-    assert relay_s(groups, LAYOUT, busy) == parallel_s(groups, [1, 2], LAYOUT, busy) == 8 * 25 / 2
-    idle = dataclasses.replace(PARTS, work=0.1, processors=2)
-    assert relay_s(groups, LAYOUT, idle) == relay_s(groups, LAYOUT, PARTS)
+    busy = dataclasses.replace(PARTS, across=10.0, within=1.0, processors=2)
+    assert parallel_s(groups, [1, 2], LAYOUT, busy) == (12 * 10 + 8 * 1) / 2
 
 
 def test_what_was_measured_on_the_fewest_machines_predicts_the_others() -> None:
     groups = [[client for client in range(368) if client % 16 == group] for group in range(16)]
-    rows = [
-        {**dataclasses.asdict(Case(machines, "parallel", True)), "seconds": [seconds], "processor_s": [work]}
-        | {"of_groups": groups, "managers_on": [1 + group % machines for group in range(16)]}
-        for machines, seconds, work in ((2, 50.0, 60.0), (4, 34.0, 70.0))
-    ]
-    found = {"processors": 2, "hops": {OTHER_MACHINE: 0.1}, "rows": rows}
-    measured, predicted = [line.split(" | ") for line in tables(found, 1000)][2:4]
-    # Nodes train 46 clients each on two machines. On four, they train 23, but the work takes 30 s.
-    assert measured[3:7] == ["50.0", "60.0", "46.0", "measured here"]
-    assert predicted[3:] == ["34.0", "70.0", "30.0", "34.0", "+0 % |"]
+
+    def row(machines: int, placed: bool, seconds: float) -> dict[str, Any]:
+        case = Case(machines, "parallel", placed)
+        managers = [1 + group % machines if placed else HUB for group in range(16)]
+        models = passages(groups, managers, case.layout)
+        work = 0.4 * models.across + 0.2 * models.within
+        told = {"seconds": [seconds], "processor_s": [work], "of_groups": groups, "managers_on": managers}
+        return {**dataclasses.asdict(case), **told}
+
+    rows = [row(2, False, 60.0), row(2, True, 50.0), row(4, True, 40.0)]
+    lines = list(tables({"processors": 2, "hops": {OTHER_MACHINE: 0.1}, "rows": rows}, 1000))
+    assert lines[0] == "Work of a processor: 0.400 s for a model between machines, 0.200 s within a machine."
+    # Each group is on one node, beside its manager. So 384 models stay within machines, and 32 do not.
+    measured, predicted = [line.split(" | ") for line in lines[5:7]]
+    assert measured[3:] == ["50.0", "89.6", "46.0", "measured here", " |"]
+    assert predicted[5:] == ["44.8", "48.8", "+22 % |"]
 
 
 @pytest.mark.e2e
