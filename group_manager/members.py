@@ -66,6 +66,11 @@ class Members:
         session = self._sessions.get(node)
         return session is not None and session.near
 
+    def link(self, node: str) -> str:
+        """A text that is the same for nodes that share a link: the host from which they come, if it is known."""
+        session = self._sessions.get(node)
+        return (session.host if session is not None else "") or f"node {node}"
+
     def breaks(self, node: str) -> int:
         """How often the connection of a node's process has ended so far."""
         session = self._sessions.get(node)

@@ -88,8 +88,9 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
-        host = host_of(context.peer())
-        session.near = is_near(host) or host == self._own_host  # from this machine, not by its loopback
+        session.host = host_of(context.peer())
+        # From this machine, by its loopback or not.
+        session.near = is_near(session.host) or session.host == self._own_host
         outbox = session.outbox  # if the node comes back by another connection, the session has another one
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session, outbox, context), name=f"reports of {hello.node}")

@@ -64,6 +64,8 @@ class Session:
     process: str = ""
     #: Whether its connection comes from this machine.
     near: bool = False
+    #: From where its connection comes. Nodes with the same host share a link. Empty: not known.
+    host: str = ""
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, PendingOrder] = field(default_factory=dict)
     #: Time at which its connection ended; None while it has one.

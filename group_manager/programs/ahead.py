@@ -2,7 +2,8 @@
 
 Programs take models in the order of the members. If each model were asked for only in its turn, one site would send at
 a time, and the links of all other sites would be idle. So every site sends as soon as its model is made, one model
-after the other. Memory and disk bound how many models come before their turn (`group_manager.room_ahead`).
+after the other. Nodes that come from one host share a link, and count as one site. Memory and disk bound how many
+models come before their turn (`group_manager.room_ahead`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class _Entry:
     """A member's model that was not taken yet."""
 
     model_id: str
-    node: str
+    #: Nodes with the same link are asked one after the other.
+    link: str
     #: The order that makes it; None: it is made.
     pending: PendingOrder | None
     #: Brings the model here, if that has begun.
@@ -59,7 +61,7 @@ class Ahead:
         """A member makes a model by this order, or has it. If it is on another machine, its model is to come."""
         if model_id in self._entries or self._group.members.near(member.node):
             return
-        self._entries[model_id] = _Entry(model_id, member.node, pending)
+        self._entries[model_id] = _Entry(model_id, self._group.members.link(member.node), pending)
         if pending is None:
             self._look_soon()
         else:
@@ -86,14 +88,14 @@ class Ahead:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """Lets models come, as far as there is room: in the order of the members, and one at a time of each node."""
+        """Lets models come, as far as there is room: in the order of the members, and one at a time by each link."""
         self._looks = False
-        busy = {entry.node for entry in self._entries.values() if entry.coming is not None and not entry.coming.done()}
+        busy = {entry.link for entry in self._entries.values() if entry.coming is not None and not entry.coming.done()}
         for entry in self._entries.values():
-            if entry.coming is None and entry.node not in busy and entry.is_made:
+            if entry.coming is None and entry.link not in busy and entry.is_made:
                 if not self._room.take(self._size, self._look_soon):
                     return
-                busy.add(entry.node)
+                busy.add(entry.link)
                 entry.counted = True
                 entry.coming = looked_at(self._group.models.wanted(entry.model_id))
                 # Not in the task itself: one that is cancelled before it begins does nothing.

@@ -110,6 +110,12 @@ class ScriptedNode:
         self._session = await self._scene.members.attach(self.name)
         self._reading = asyncio.create_task(self._read(self._session))
 
+    @property
+    def session(self) -> Session:
+        """Its session with the manager."""
+        assert self._session is not None
+        return self._session
+
     async def leave(self) -> None:
         """Goes away with its models; nothing is reported any more."""
         self.lose_models()

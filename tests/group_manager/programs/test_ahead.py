@@ -101,6 +101,17 @@ async def test_a_node_sends_one_model_after_the_other() -> None:
         assert await play.result(outcome) == mean(*range(6))
 
 
+async def test_nodes_that_share_a_link_send_one_after_the_other() -> None:
+    faults = Faults().hold(0, until=3).hold_upload("n2", until="n4")
+    async with scene(faults) as play:
+        await play.attach(FOUR_NODES)
+        for node, host in (("n2", "10.0.0.1"), ("n3", "10.0.0.1"), ("n4", "10.0.0.2")):
+            play.nodes[node].session.host = host
+        outcome = await play.run(FOUR_NODES, "parallel")
+        assert play.asked_of[:2] == ["n2", "n4"]
+        assert await play.result(outcome) == mean(0, 1, 2, 3)
+
+
 async def test_nodes_of_this_machine_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Members, "near", lambda _, __: True)
     async with scene(Faults().hold(0, until=3)) as play:
