@@ -57,6 +57,8 @@ def test_who_was_refused_is_told_once_when_there_may_be_room() -> None:
         assert not room.take(10, again)
     room.give(10)
     assert told == {"one": 1, "other": 1}
-    room.forget(other)
     room.came()
-    assert told == {"one": 1, "other": 1}
+    assert told == {"one": 1, "other": 2}
+    room.forget(other)
+    room.give(0)
+    assert told == {"one": 1, "other": 2}

@@ -149,9 +149,9 @@ async def test_a_group_gets_the_room_that_another_one_gives() -> None:
         await play.attach(FOUR_NODES)
         running = asyncio.create_task(play.run(FOUR_NODES, "parallel"))
         await play.answered[3].wait()
+        play.room.came()
         await let_others_run()
         assert play.asked_of == []
-        play.room.came()
         play.room.give(8)
         await play.asked["n2"].wait()
         play.answered[7].set()
