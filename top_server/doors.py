@@ -84,7 +84,7 @@ async def opened(
     models = models_of(store, audit, config.wire)
     services = [MembershipServicer(membership).add_to, models.add_to, federated.add_to, checks.add_to]
     if hosts is not None:
-        services.append(HostingServicer(hosts, membership.placed, membership.proof_for).add_to)
+        services.append(HostingServicer(hosts, membership.placed, lambda: membership.local_key).add_to)
     try:
         server, address = await start(listen, *services)
     except ConfigError as error:

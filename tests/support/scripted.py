@@ -313,6 +313,9 @@ class ScriptedNode:
             await self._suffer(fault)
             raise asyncio.CancelledError
         check_finite(weights)  # as whoever takes an upload does
+        group = scene.group
+        if group is not None and not (group.ledger.expects(model_id) or model_id in group.models.landings):
+            raise WeightsError(FailureCode.CANCELLED, f"model {model_id!r} is not wanted any more")
         scene.store.put(model_id, weights)
         scene.most_here = max(scene.most_here, len(scene.store))
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc.aio
 
-from fedgsp import wire
+from fedgsp import local_key, wire
 from fedgsp.access import Caller, caller
 from fedgsp.channels import refuse
 from fedgsp.limits.gate import decoded
@@ -91,5 +91,5 @@ class CheckServicer(check_pb2_grpc.CheckServiceServicer):
         return found
 
     def _about(self, address: str, caller: Caller) -> About:
-        proof = self._membership.proof_for(caller)
+        proof = local_key.proof(self._membership.local_key, caller.asks)
         return About(self._protocol, self._versions, self._clock(), address, self._ports, proof)

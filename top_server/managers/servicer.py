@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 
-from fedgsp import wire
-from fedgsp.access import Caller, caller
+from fedgsp import local_key, wire
+from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
 from fedgsp.limits.gate import decoded
 from fedgsp.messages import Admitted, Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady
@@ -20,11 +20,11 @@ from top_server.nodes.callers import Placed
 class HostingServicer(hosting_pb2_grpc.HostingServiceServicer):
     """Admits the workers of this run. Who runs a manager learns the key of the run, so that nobody else may."""
 
-    def __init__(self, managers: hosts.Hosts, placed: Placed, proof: Callable[[Caller], bytes]) -> None:
-        """`proof` shows a caller that the top server is one of its user."""
+    def __init__(self, managers: hosts.Hosts, placed: Placed, key: Callable[[], bytes]) -> None:
+        """`key`: that of this user's processes, with which the top server proves that it is one; empty with TLS."""
         self._hosts = managers
         self._placed = placed
-        self._proof = proof
+        self._key = key
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Adds this service to a server."""
@@ -40,7 +40,7 @@ class HostingServicer(hosting_pb2_grpc.HostingServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must name the worker")
         if hosting.run_id != self._placed.run or not self._placed.is_worker(hosting.node, caller()):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "only a worker of this run may run its managers")
-        yield wire.encode(HostOrder(Admitted(self._proof(caller()))))
+        yield wire.encode(HostOrder(Admitted(local_key.proof(self._key(), caller().asks))))
         host = await self._hosts.join(hosting.node, hosting.machine)
         reading = asyncio.create_task(self._read(requests, host, context), name=f"managers of {host.node}")
         try:

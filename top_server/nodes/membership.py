@@ -290,12 +290,8 @@ class Membership:
         return by_certificate or by_registry or refusal(hello, known, made)
 
     def _welcome_for(self, name: str, caller: Caller) -> Welcome:
-        key = self._issuer.key_of(identity.node(name))
-        return replace(self._welcome, key=key, proof=self.proof_for(caller))
-
-    def proof_for(self, caller: Caller) -> bytes:
-        """What shows a caller without TLS that this top server is one of its user; empty if it needs no such proof."""
-        return local_key.proof(self.local_key, caller.asks) if self.local_key and caller.asks else b""
+        proof = local_key.proof(self.local_key, caller.asks)
+        return replace(self._welcome, key=self._issuer.key_of(identity.node(name)), proof=proof)
 
     async def leave(self, node: Node, reason: str) -> None:
         """A node's stream ended."""

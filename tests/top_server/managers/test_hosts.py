@@ -100,7 +100,7 @@ async def working(
 
 @asynccontextmanager
 async def top_server(managers: Hosts) -> AsyncIterator[Served]:
-    async with serving(HostingServicer(managers, PLACED, lambda _: b"").add_to) as served:
+    async with serving(HostingServicer(managers, PLACED, bytes).add_to) as served:
         yield served
 
 
