@@ -70,8 +70,8 @@ async def collect(group: Group) -> GroupResult | Failure:
 async def forget(group: Group) -> GroupResult | Failure:
     """Lets the nodes forget the members' own models."""
     for position, member in enumerate(group.request.members):
-        if member.start is not None and member.start.ref is not None:
-            work = Release((member.start.ref.id,), own=True)
+        if own := _own_model(member):
+            work = Release((own,), own=True)
             await group.orders.outcome(group.orders.submit(member, group.orders.key("forget", position), work))
     return group.result()
 
@@ -121,9 +121,10 @@ def _evaluation(
 
 def _comparison(group: Group, member: Member, only_compare: bool = False) -> Evaluate | None:
     """Evaluates the group's start, and compares it with the member's own start."""
-    if member.start is None or member.start.ref is None:
+    own = _own_model(member)
+    if not own:
         return None
-    of_group, own = dataclasses.replace(member, start=None), member.start.ref.id
+    of_group = dataclasses.replace(member, start=None)
     return _evaluation(group, of_group, compared_with=own, only_compare=only_compare)
 
 

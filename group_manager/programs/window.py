@@ -28,7 +28,7 @@ class MemberResult:
     length: float | None = None
 
 
-#: Is told of the order of a member whose model must be asked for: the member, the model's id, and the order.
+#: Called with each member whose model does not come unasked, the id of the model, and the order that makes it.
 Ordered = Callable[[Member, str, PendingOrder], None]
 
 
@@ -51,8 +51,8 @@ async def train_all(
 
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
     large enough for a shared-memory window (`fedgsp.windows`) are always asked for. With `accuracy`, nodes evaluate
-    each trained model on the samples that it was trained on. `ordered` is told of orders whose models do not come
-    unasked.
+    each trained model on the samples that it was trained on. `ordered` is called for each order whose model
+    does not come unasked.
     """
     norms = Norms(group) if group.request.most_update_ratio else None
     waiting: list[MemberResult] = []

@@ -300,7 +300,7 @@ class ScriptedNode:
         fault = scene.faults.take("collect", self.name)
         if fault is not None and fault.what == "hold":
             await scene.asked[fault.node].wait()
-            await let_others_run()  # whoever could be asked meanwhile is asked
+            await let_others_run()  # if the manager asks further nodes, it does so now
         elif fault is not None and fault.what == "refuse":
             raise WeightsError(FailureCode.STALLED, f"node {self.name} was told to refuse")
         elif fault is not None and fault.what == "silent":
