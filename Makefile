@@ -17,7 +17,7 @@ PEERS ?=
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-ray test-slurm check docs results bench chaos protos pages lock dist clean
+.PHONY: help install demo test test-gpu test-ray test-slurm check docs results bench chaos protos pages lock dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -45,6 +45,9 @@ test: $(INSTALLED)  ## run the tests, in three processes; PYTEST_FLAGS="-k relay
 
 test-ray: $(INSTALLED)  ## play the tests against a Ray cluster on this machine; Ray must be in .venv
 	$(BIN)/pytest -m ray $(PYTEST_FLAGS)
+
+test-gpu: $(INSTALLED)  ## play the tests that need a GPU of CUDA (a build of torch for it: docs/training.md)
+	$(BIN)/pytest -m gpu $(PYTEST_FLAGS)
 
 test-slurm: $(INSTALLED)  ## install Slurm from the packages of Debian, as root, and play the tests against a cluster on this machine
 	command -v slurmctld >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm

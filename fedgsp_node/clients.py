@@ -28,6 +28,7 @@ from fedgsp.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
 from fedgsp_node.declared import Declared
+from fedgsp_node.determinism import where_possible
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
@@ -148,6 +149,7 @@ class Clients:
         self.tensors = (*self.task_tensors, *extension.tensors)
         self.shared = without_head(self.tensors)
 
+    @where_possible
     def rehearse(self) -> None:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round.
 
@@ -203,6 +205,7 @@ class Clients:
             client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}, round_number
         )
 
+    @where_possible
     def train(
         self,
         client: int,
@@ -253,6 +256,7 @@ class Clients:
             how.training.keeps_head,
         )
 
+    @where_possible
     def evaluate(
         self,
         client: int,

@@ -4,10 +4,15 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 
 from fedgsp.errors import ConfigError
+from fedgsp_node import determinism
+from fedgsp_node.nested import mapped
+
+T = TypeVar("T")
 
 CPU = torch.device("cpu")
 _GIB = 2**30
@@ -41,10 +46,21 @@ def prepare(device: torch.device) -> None:
     """Lets torch compute the same bits each time on this device, as far as it can; called before it is used."""
     if device == CPU:
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
+    determinism.ask()
     torch.backends.cudnn.allow_tf32 = False  # float32 then means float32; matrix products have it off by default
+
+
+def moved(batch: T, device: torch.device) -> T:
+    """The tensors of a batch on a device. On a GPU of CUDA they may still be on their way, which torch knows.
+
+    A copy from ordinary memory would wait until the GPU has finished all earlier work.
+    """
+
+    def there(one: torch.Tensor) -> torch.Tensor:
+        ordinary = device.type == "cuda" and one.device == CPU and one.layout == torch.strided
+        return one.pin_memory().to(device, non_blocking=True) if ordinary else one.to(device)
+
+    return mapped(there, batch)  # type: ignore[no-any-return]
 
 
 def described(device: torch.device) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
 from fedgsp.task import ClientData, Part, Task
 from fedgsp_node.declared import Declared, declared
-from fedgsp_node.devices import CPU
+from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
@@ -184,7 +184,7 @@ def _rehearse(
     )
     if name == "training":
         some = guarded(lambda: task.transform(*some, torch.Generator()), "transform()")
-    x, y = mapped(lambda one: one.to(device), some)
+    x, y = moved(some, device)
     learned_from = guarded(lambda: module(mapped(torch.clone, x)), f"model() on samples of a {name} part")
     loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

@@ -188,6 +188,7 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
     ValueError if the new tensor has another shape.
     """
     with swapped(module, placed(module, weights)):
+        _flatten(module)
         yield
         after = {name: tensor.detach() for name, tensor in _state(module).items() if name in weights.arrays}
     for name, tensor in after.items():
@@ -196,6 +197,13 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
             raise ValueError(f"the model changed the shape of its tensor {name!r} to {tuple(tensor.shape)}")
         if tensor.data_ptr() != home.data_ptr():
             home.copy_(tensor)
+
+
+def _flatten(module: torch.nn.Module) -> None:
+    """Puts the tensors of each recurrent layer on a GPU side by side; CUDA would otherwise do so in each step."""
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.RNNBase):
+            layer.flatten_parameters()
 
 
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = (), constant: tuple[str, ...] = ()) -> Weights:

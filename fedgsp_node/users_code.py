@@ -34,7 +34,10 @@ def guarded(call: Callable[[], T], what: str) -> T:
     except (Exception, SystemExit) as error:
         remedy = "fix the task module"
         if _OF_DEVICES.search(str(error)):
-            remedy = "leave out .cuda() and .to(device) in the task: --device places the model and the batches"
+            remedy = (
+                "leave out .cuda() and .to(device) in the task, for --device places the model and the batches; make"
+                " new tensors where the arguments are (device=x.device)"
+            )
         raise TaskError(f"the task's {what} raised {where(error)}", remedy) from error
 
 

@@ -109,7 +109,8 @@ def evaluate(
     from fedgsp_node.hosted_data import names_of
     from fedgsp_node.personal_state import PersonalState
 
-    here = loaded()
+    here, used = loaded(), devices.device_of(device)
+    devices.prepare(used)
     names = names_of(here)
     scores, together = evaluating.evaluate(
         run,
@@ -118,7 +119,7 @@ def evaluate(
         model,
         part=part,
         personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
-        device=devices.device_of(device),
+        device=used,
         tell=_tell,
     )
     if json:

@@ -7,7 +7,7 @@ import torch
 
 from fedgsp.messages import Evaluated
 from fedgsp.task import Task
-from fedgsp_node.devices import CPU
+from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
@@ -38,7 +38,7 @@ def evaluate(
     with torch.inference_mode():
         for begin in range(0, len(samples), together):
             # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
-            inputs, targets = mapped(lambda one: one.to(device), samples.take(slice(begin, begin + together)))
+            inputs, targets = moved(samples.take(slice(begin, begin + together)), device)
             known = mapped(_copied, targets) if with_metrics else None
             outputs = module(inputs)
             counts.append(judged(task.correct(outputs, targets), count(targets)))

@@ -97,7 +97,7 @@ class OptimizedSteps(Steps):
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
         if self._waiting == self._accumulate:
             self._take()
-        self._count(loss.item(), count(y))
+        self._count(loss, count(y))
 
     def finish(self) -> None:
         """Takes the step of the batches that are left over, and notes the state.

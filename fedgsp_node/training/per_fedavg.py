@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from fedgsp.trainings import SMALLEST_BATCH
+from fedgsp_node.devices import moved
 from fedgsp_node.nested import count as count_of
 from fedgsp_node.nested import mapped
 from fedgsp_node.training import finetune
@@ -35,7 +36,7 @@ def train(work: LocalWork) -> Result:
         return Result(steps.loss, count)
     work.module.eval()  # batch statistics of so few samples would be useless
     with torch.inference_mode():
-        x, y = mapped(lambda one: one.to(work.device), work.samples.whole())
+        x, y = moved(work.samples.whole(), work.device)
         return Result(float(work.task.loss(work.module(x), y)), 1)
 
 

@@ -59,7 +59,7 @@ class PlainSteps(Steps):
         self._factors.kept.clear()
         self._bring_home()
         self.norm = self.norm * (1 - rate * strength) + share
-        self._count(loss.item(), count(y))
+        self._count(loss, count(y))
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:

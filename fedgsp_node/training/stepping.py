@@ -9,7 +9,11 @@ import torch
 
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import tensor_of
+from fedgsp_node.devices import CPU
 from fedgsp_node.training.base import LocalWork
+
+#: Losses that stay on a GPU before they are summed up. A training that hangs there is noticed that much later.
+MOST_LOSSES = 64
 
 
 class Steps(abc.ABC):
@@ -19,6 +23,8 @@ class Steps(abc.ABC):
         self._work = work
         self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
         self._loss_sum, self._seen = 0.0, 0
+        #: The last losses, as far as they are not in the sum, with their numbers of samples.
+        self._losses: list[tuple[torch.Tensor, int]] = []
         #: The trainable parameters.
         self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
         #: The memory in which the values of each parameter must be after a step.
@@ -30,6 +36,7 @@ class Steps(abc.ABC):
     @property
     def loss(self) -> float:
         """Mean loss over all samples seen, computed where their gradients were taken."""
+        self._sum_up()
         return self._loss_sum / self._seen
 
     def trained(self, weights: Weights) -> list[torch.Tensor]:
@@ -82,10 +89,21 @@ class Steps(abc.ABC):
         usual = self._work.settings.learning_rate
         return rate / usual if usual else 1.0
 
-    def _count(self, loss: float, samples: int) -> None:
-        self._loss_sum += loss * samples
+    def _count(self, loss: torch.Tensor, samples: int) -> None:
         self._seen += samples
+        if loss.device == CPU:
+            self._loss_sum += loss.item() * samples
+        else:  # a GPU works on the last steps while the next ones are prepared; to read a loss is to wait for it
+            self._losses.append((loss.detach(), samples))
+            if len(self._losses) == MOST_LOSSES:
+                self._sum_up()
         self._work.control.tick()
+
+    def _sum_up(self) -> None:
+        values = torch.stack([loss.reshape(()) for loss, _ in self._losses]).tolist() if self._losses else []
+        for value, (_, samples) in zip(values, self._losses, strict=True):
+            self._loss_sum += value * samples
+        self._losses.clear()
 
     def _move_to(self, homes: list[torch.Tensor]) -> None:
         self._homes = homes

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedgsp_node.nested import mapped
+from fedgsp_node.devices import moved
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.factored import factored_gradients
 from fedgsp_node.training.optimized import OptimizedSteps
@@ -70,7 +70,7 @@ def batches(work: LocalWork, epochs: int) -> Iterator[tuple[Any, Any]]:
             torch.from_numpy(work.rng.permutation(len(work.samples)))[:used], work.settings.batch_size
         ):
             batch = work.samples.take(rows)
-            yield mapped(lambda one: one.to(work.device), work.task.transform(*batch, work.generator))
+            yield moved(work.task.transform(*batch, work.generator), work.device)
 
 
 def _used(work: LocalWork) -> int:

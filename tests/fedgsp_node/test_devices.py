@@ -213,7 +213,9 @@ class Moved(Placed):
 def test_a_model_that_moves_itself_is_told_to_leave_that_to_the_node() -> None:
     with pytest.raises(TaskError, match=r"the task's model\(\) raised .*CUDA") as caught:
         hosted(CPU, Moved())
-    assert caught.value.remedy.startswith("leave out .cuda() and .to(device) in the task: --device places the model")
+    assert caught.value.remedy.startswith(
+        "leave out .cuda() and .to(device) in the task, for --device places the model"
+    )
 
 
 def test_a_node_with_another_precision_than_it_knows_refuses() -> None:

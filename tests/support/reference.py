@@ -20,6 +20,7 @@ from top_server.grouping import GROUPINGS, GroupingRequest
 
 torch.set_num_threads(1)  # as nodes do by default; another number may round otherwise
 
+CPU = torch.device("cpu")
 State = dict[str, np.ndarray]
 #: (round, group, client) -> whether the client takes part.
 TakesPart = Callable[[int, int, int], bool]
@@ -54,6 +55,8 @@ class Reference:
     options: Mapping[str, str] = field(default_factory=dict)
     takes_part: TakesPart = lambda *_: True
     wire_dtype: str = "exact"
+    #: Where clients train.
+    device: torch.device = CPU
     #: Makes an optimiser of a model's parameters and a step size.
     optimizer: Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer] = lambda parameters, rate: (
         torch.optim.SGD(parameters, lr=rate)
@@ -132,7 +135,7 @@ class Reference:
     def train(self, state: State, client: int, number: int) -> State:
         model = self.task.model()
         model.load_state_dict({name: as_torch(array.copy()) for name, array in state.items()})
-        model.train()
+        model.to(self.device).train()
         torch.manual_seed(stream_seed(self.seed, "training", number, client))
         orders = stream(self.seed, "batch-order", number, client)
         data = self.task.data(client).train
@@ -147,7 +150,8 @@ class Reference:
         for place, together in enumerate(steps):
             optimiser.zero_grad()
             for rows in together:
-                loss = self.task.loss(model(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows]))
+                x, y = (torch.from_numpy(one[rows]).to(self.device) for one in (data.x, data.y))
+                loss = self.task.loss(model(x), y)
                 (loss * len(rows) if self.accumulate > 1 else loss).backward()
             if self.accumulate > 1:
                 for parameter in model.parameters():
@@ -205,7 +209,7 @@ def median(states: list[State], _: list[int]) -> State:
 
 
 def _state(model: torch.nn.Module) -> State:
-    return {name: as_numpy(tensor.detach()).copy() for name, tensor in model.state_dict().items()}
+    return {name: as_numpy(tensor.detach().cpu()).copy() for name, tensor in model.state_dict().items()}
 
 
 def as_torch(array: np.ndarray) -> torch.Tensor:
