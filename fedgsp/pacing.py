@@ -24,6 +24,10 @@ CHUNKS = 8
 LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
 #: So long, in seconds, may bytes wait in the queues of a link.
 QUEUE_S = 0.7
+#: A window may grow to so many times what the link has carried since it became busy. Many links let some bytes pass at
+#: once, as fast as they come, and then brake: what such a link has carried says nothing about what it will carry. The
+#: second number holds for links that were seen to brake.
+TRUST, LITTLE_TRUST = 2.0, 0.5
 #: The rate of a link is counted over so many seconds at least.
 COUNTED_S = 0.1
 #: What was found about a way is forgotten after so many seconds, because routes change.
@@ -50,6 +54,8 @@ class Way:
         self.told_coded = False
         self._best, self._was_full = 0.0, False
         self._counted, self._counted_since = 0, -math.inf
+        #: Bytes that the link has carried since it became busy, the window that it began with, and whether it brakes.
+        self._carried, self._first, self._brakes = 0, FIRST_BYTES, False
         #: The shortest round trip in seconds, and the time since which it is known.
         self.shortest_s, self._since = math.inf, -math.inf
         self._transfers: set[Pace] = set()
@@ -57,9 +63,10 @@ class Way:
     def begin(self, transfer: "Pace", now: float) -> None:
         """One more transfer uses the link. The first after a pause begins with half the window, in case it changed."""
         if now - self._since > FORGET_S:
-            self.shortest_s, self._since, self.rate = math.inf, now, 0.0
+            self.shortest_s, self._since, self.rate, self._brakes = math.inf, now, 0.0, False
         if not self._transfers:
-            self.window = max(FIRST_BYTES, self.window // 2)
+            self.window = self._first = max(FIRST_BYTES, self.window // 2)
+            self._carried = 0
             self._best, self._was_full = 0.0, False
             self._counted, self._counted_since = 0, -math.inf
         self._transfers.add(transfer)
@@ -79,6 +86,7 @@ class Way:
 
         They are counted over some time, because confirmations come in bursts when a process is busy.
         """
+        self._carried += size
         if self._counted_since == -math.inf:
             self._counted_since = now  # what came before this confirmation may have waited for the first round trip
             return
@@ -102,12 +110,18 @@ class Way:
         """Learn from a chunk: `flying` bytes, it included, were on their way when it left; it took so many seconds.
 
         In a round trip of `took_s` the link carried `flying` bytes. The window is what it carries in the shortest
-        round trip and QUEUE_S. It does not shrink only because the sender had less to send.
+        round trip and QUEUE_S, within TRUST. It does not shrink only because the sender had less to send.
         """
         self.shortest_s = min(self.shortest_s, took_s)
         found = int(flying * (self.shortest_s + QUEUE_S) / max(took_s, 1e-6))
-        if found > self.window or took_s > self.shortest_s + QUEUE_S:
-            self.window = min(max(found, LEAST_BYTES), MODEL_WINDOW_BYTES)
+        if found > self.window:
+            known = int((LITTLE_TRUST if self._brakes else TRUST) * self._carried)
+            found = max(min(found, known), self.window)
+        elif took_s <= self.shortest_s + QUEUE_S:
+            found = self.window
+        else:
+            self._brakes = self._brakes or (self.window > self._first and took_s > self.shortest_s + 2 * QUEUE_S)
+        self.window = min(max(found, LEAST_BYTES), MODEL_WINDOW_BYTES)
         for transfer in self._transfers:
             transfer.changed.set()
 
@@ -194,8 +208,8 @@ class Pace:
             size, flying, at = self._flying.popleft()
             self.way.flying -= size
             now = self._clock()
-            self.way.confirmed(flying, now - at)
             self.way.carried(size, now)
+            self.way.confirmed(flying, now - at)
 
     async def __aenter__(self) -> Self:
         self.way.begin(self, self._clock())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp import pacing
-from fedgsp.liveness import MODEL_WINDOW_BYTES
+from fedgsp.liveness import LOST_AFTER_S, MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import FIRST_BYTES, LEAST_BYTES, QUEUE_S, Pace, Way, Ways
 from fedgsp.weights import WeightsError
@@ -26,26 +26,35 @@ class Found:
 
 
 def transferred(
-    way: Way, size: int, rate: float, round_trip_s: float, begin: float = 0.0, noise_s: float = 0.0
+    way: Way,
+    size: int,
+    rate: float,
+    round_trip_s: float,
+    begin: float = 0.0,
+    noise_s: float = 0.0,
+    burst_s: float = 0.0,
 ) -> Found:
-    """A transfer over a link with a queue without end, by the rules of `Pace`, in simulated time."""
+    """A transfer over a link with a queue without end, by the rules of `Pace`, in simulated time.
+
+    After a pause, the link lets what it carries in `burst_s` pass at once, as a token bucket does.
+    """
     silent = Pace(way, Receiver().receipt, 1.0)
     way.begin(silent, begin)
-    now, free_at, flying, sent, longest, count = begin, begin, 0, 0, 0.0, 0
+    now, free_at, flying, sent, longest, count = begin, begin - burst_s, 0, 0, 0.0, 0
     confirmations: list[tuple[float, int, int, float]] = []
     while sent < size or confirmations:
         chunk = min(size - sent, max(pacing.LEAST_CHUNK, min(way.window // pacing.CHUNKS, pacing.MOST_CHUNK)))
         if chunk and (not flying or flying + chunk <= way.window):
             flying, sent, count = flying + chunk, sent + chunk, count + 1
             longest = max(longest, free_at - now)
-            free_at = max(now, free_at) + chunk / rate
-            back = free_at + round_trip_s + (noise_s if count % 7 == 0 else 0.0)
+            free_at = max(now - burst_s, free_at) + chunk / rate
+            back = max(now, free_at) + round_trip_s + (noise_s if count % 7 == 0 else 0.0)
             heapq.heappush(confirmations, (back, chunk, flying, now))
             continue
         now, came, beside, at = heapq.heappop(confirmations)
         flying -= came
-        way.confirmed(beside, now - at)
         way.carried(came, now)
+        way.confirmed(beside, now - at)
     way.end(silent)
     return Found(now - begin, longest)
 
@@ -65,6 +74,26 @@ def test_a_link_is_full_and_its_queue_is_short(rate: float, round_trip_s: float,
     assert first.took_s <= 1.2 * possible + 10 * round_trip_s + 0.1
     bound = max(QUEUE_S + 2 * round_trip_s + noise_s, FIRST_BYTES / rate)
     assert max(first.longest_wait_s, again.longest_wait_s) <= 1.5 * bound
+
+
+@given(
+    rate=st.sampled_from([1e5, 2.5e5, 1e6]),
+    round_trip_s=st.sampled_from([0.002, 0.02, 0.1]),
+    burst_s=st.floats(0.05, 2.0),
+)
+def test_a_link_that_lets_some_bytes_pass_at_once_gets_no_long_queue(
+    rate: float, round_trip_s: float, burst_s: float
+) -> None:
+    """What was learnt from the first bytes is trusted little, and less once the link was seen to brake."""
+    way, size = Way(), int(20 * rate)
+    first = transferred(way, size, rate, round_trip_s, burst_s=burst_s)
+    again = transferred(way, size, rate, round_trip_s, first.took_s + 10, burst_s=burst_s)
+    answer_s = LOST_AFTER_S * 2 / 3  # after so long without an answer to a ping, gRPC takes the other end for lost
+    assert first.longest_wait_s <= QUEUE_S + pacing.TRUST * burst_s + 2 * round_trip_s
+    assert first.longest_wait_s < answer_s or burst_s > 1
+    assert again.longest_wait_s < max(2 * QUEUE_S, burst_s) < answer_s
+    for found in (first, again):
+        assert found.took_s <= 1.1 * (size / rate + round_trip_s)
 
 
 def test_a_link_that_became_slow_gets_a_smaller_window() -> None:
