@@ -3,8 +3,6 @@
 import asyncio
 import dataclasses
 import logging
-import math
-import time
 from collections.abc import Callable
 from weakref import WeakSet, WeakValueDictionary
 
@@ -21,6 +19,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
 from fedgsp.shared_work import SharedWork
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
+from fedgsp_node.unreachable import Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +32,6 @@ _SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
 #: How often all sources are tried while a server among them cannot be reached, and the pause between two tries.
 TRIES = 3
 AGAIN_AFTER_S = 0.5
-#: An address that could not be reached is tried last for this long: the peer may be behind a firewall, or come back.
-TRY_AGAIN_S = 300.0
 
 
 class Fetcher:
@@ -67,7 +64,8 @@ class Fetcher:
         self._shared: SharedWork[Fetched] = SharedWork()
         self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and still in use
         self._given_away: WeakSet[Weights] = WeakSet()
-        self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
+        #: Their addresses come last.
+        self._unreachable = Unreachable()
         self.mark = 0  # chunks received so far
         self._log = SeldomLog(logger, logging.WARNING, "failed fetch")
 
@@ -135,9 +133,7 @@ class Fetcher:
 
     async def _try_each(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
-        recently = time.monotonic() - TRY_AGAIN_S
-        # Addresses that failed recently come last.
-        for source in sorted(start.sources, key=lambda one: self._unreachable.get(one.address, -math.inf) > recently):
+        for source in sorted(start.sources, key=lambda one: one.address in self._unreachable):
             try:
                 return await self._from(source, start, expected)
             except WeightsError as failed:
@@ -145,7 +141,7 @@ class Fetcher:
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
                 self._log.line(f"model={start.model_id} not had from {where}: {failed.failure}")
                 if failed.failure.code is FailureCode.UNREACHABLE and source.address:
-                    self._unreachable[source.address] = time.monotonic()
+                    self._unreachable.failed(source.address)
         raise error
 
     async def _from(self, source: Source, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
@@ -174,6 +170,7 @@ class Fetcher:
             bases=self.bases,
             watched_over=watched_over,
         )
+        self._unreachable.answered(source.address)
         # The report need not bring the ticket back.
         source = dataclasses.replace(source, ticket=b"")
         if weights.came is not None:
