@@ -47,6 +47,7 @@ test-ray: $(INSTALLED)  ## play the tests against a Ray cluster on this machine;
 	$(BIN)/pytest -m ray $(PYTEST_FLAGS)
 
 test-gpu: $(INSTALLED)  ## play the tests that need a GPU of CUDA (a build of torch for it: docs/training.md)
+	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU of CUDA")'
 	$(BIN)/pytest -m gpu $(PYTEST_FLAGS)
 
 test-slurm: $(INSTALLED)  ## install Slurm from the packages of Debian, as root, and play the tests against a cluster on this machine

@@ -14,6 +14,7 @@ from typing import Self
 
 from fedgsp.liveness import MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
+from fedgsp.trust import Trust
 from fedgsp.weights import WeightsError, require
 
 #: The window of a link that is not known, in bytes: a link of 100 kB/s needs 0.7 s for them.
@@ -24,10 +25,6 @@ CHUNKS = 8
 LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
 #: So long, in seconds, may bytes wait in the queues of a link.
 QUEUE_S = 0.7
-#: A window may grow to so many times what the link has carried since it became busy. Many links let some bytes pass at
-#: once, as fast as they come, and then brake: what such a link has carried says nothing about what it will carry. The
-#: second number holds for links that were seen to brake.
-TRUST, LITTLE_TRUST = 2.0, 0.5
 #: The rate of a link is counted over so many seconds at least.
 COUNTED_S = 0.1
 #: What was found about a way is forgotten after so many seconds, because routes change.
@@ -54,8 +51,11 @@ class Way:
         self.told_coded = False
         self._best, self._was_full = 0.0, False
         self._counted, self._counted_since = 0, -math.inf
-        #: Bytes that the link has carried since it became busy, the window that it began with, and whether it brakes.
-        self._carried, self._first, self._brakes = 0, FIRST_BYTES, False
+        self._trust = Trust()
+        #: The window with which the link became busy, and the time of the last confirmation.
+        self._first, self._heard = FIRST_BYTES, -math.inf
+        #: Whether it is trust that holds the window down, and not what the link carries.
+        self._held = False
         #: The shortest round trip in seconds, and the time since which it is known.
         self.shortest_s, self._since = math.inf, -math.inf
         self._transfers: set[Pace] = set()
@@ -63,13 +63,24 @@ class Way:
     def begin(self, transfer: "Pace", now: float) -> None:
         """One more transfer uses the link. The first after a pause begins with half the window, in case it changed."""
         if now - self._since > FORGET_S:
-            self.shortest_s, self._since, self.rate, self._brakes = math.inf, now, 0.0, False
+            self.shortest_s, self._since, self.rate = math.inf, now, 0.0
+            self._trust.forget()
         if not self._transfers:
-            self.window = self._first = max(FIRST_BYTES, self.window // 2)
-            self._carried = 0
+            self._busy_again()
             self._best, self._was_full = 0.0, False
             self._counted, self._counted_since = 0, -math.inf
         self._transfers.add(transfer)
+
+    def _busy_again(self) -> None:
+        self._trust.begin()
+        self.window = self._first = max(FIRST_BYTES, self.window // 2)
+        self._held, self._heard = False, -math.inf
+
+    def leaves(self, size: int, now: float) -> None:
+        """A chunk of `size` bytes leaves."""
+        if not self.flying and QUEUE_S < now - self._heard < math.inf:
+            self._busy_again()
+        self.flying += size
 
     def end(self, transfer: "Pace") -> None:
         """A transfer has ended; what it had on its way does not count any more."""
@@ -79,14 +90,16 @@ class Way:
 
     def full(self) -> None:
         """A chunk has to wait for the link."""
-        self._was_full = True
+        if not self._held:
+            self._was_full = True
 
     def carried(self, size: int, now: float) -> None:
         """Learn from a confirmation of `size` bytes how many the link carries in a second.
 
         They are counted over some time, because confirmations come in bursts when a process is busy.
         """
-        self._carried += size
+        self._trust.carried(size)
+        self._heard = now
         if self._counted_since == -math.inf:
             self._counted_since = now  # what came before this confirmation may have waited for the first round trip
             return
@@ -110,18 +123,18 @@ class Way:
         """Learn from a chunk: `flying` bytes, it included, were on their way when it left; it took so many seconds.
 
         In a round trip of `took_s` the link carried `flying` bytes. The window is what it carries in the shortest
-        round trip and QUEUE_S, within TRUST. It does not shrink only because the sender had less to send.
+        round trip and QUEUE_S, as far as the link is trusted. It does not shrink only because the sender had less to
+        send.
         """
         self.shortest_s = min(self.shortest_s, took_s)
         found = int(flying * (self.shortest_s + QUEUE_S) / max(took_s, 1e-6))
-        if found > self.window:
-            known = int((LITTLE_TRUST if self._brakes else TRUST) * self._carried)
-            found = max(min(found, known), self.window)
-        elif took_s <= self.shortest_s + QUEUE_S:
-            found = self.window
-        else:
-            self._brakes = self._brakes or (self.window > self._first and took_s > self.shortest_s + 2 * QUEUE_S)
-        self.window = min(max(found, LEAST_BYTES), MODEL_WINDOW_BYTES)
+        late_s = took_s - self.shortest_s
+        if late_s > QUEUE_S:
+            self._trust.late(braked=late_s > 2 * QUEUE_S and self.window > self._first)
+        most = max(self.window, self._trust.most)
+        self._held = found > most and most < MODEL_WINDOW_BYTES
+        if found > self.window or late_s > QUEUE_S:
+            self.window = min(max(min(found, most), LEAST_BYTES), MODEL_WINDOW_BYTES)
         for transfer in self._transfers:
             transfer.changed.set()
 
@@ -172,8 +185,9 @@ class Pace:
         while not self.has_room(size):
             self.way.full()
             await self._news()
-        self.way.flying += size
-        self._flying.append((size, self.way.flying, self._clock()))
+        now = self._clock()
+        self.way.leaves(size, now)
+        self._flying.append((size, self.way.flying, now))
         self.changed.set()
 
     async def settled(self) -> None:

@@ -4,17 +4,25 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 
 logger = logging.getLogger(__name__)
 
+
+class OnDevice(Protocol):
+    """Works on a device."""
+
+    device: torch.device
+
+
+W = TypeVar("W", bound=OnDevice)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: In the text of each error by which torch refuses an operation that has no deterministic algorithm.
-_REFUSED = "use_deterministic_algorithms"
+#: In the text of each error by which torch refuses an operation that has no deterministic algorithm, after its name.
+_REFUSED = ", but you set 'torch.use_deterministic_algorithms(True)'"
 #: Whether it was `ask` that lets torch refuse operations; a task of a user may want that, too.
 _asked = False
 
@@ -32,34 +40,38 @@ def ask() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def where_possible(work: Callable[P, T]) -> Callable[P, T]:
-    """Work that begins again, with any algorithms, when torch refuses an operation of it on a GPU.
+def where_possible(work: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
+    """A method that begins again, with any algorithms, when torch refuses an operation of it.
 
-    From then on, all work of this process may use any algorithms, and the log says so. Work on a GPU that raises must
-    have changed nothing.
+    From then on, all work of this process may use any algorithms, and the log says so. Only work on a GPU begins
+    again: it has changed nothing when it raises, while training on the CPU may change a model in place.
     """
 
     @functools.wraps(work)
-    def worked(*args: P.args, **kwargs: P.kwargs) -> T:
+    def worked(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return work(*args, **kwargs)
+            return work(self, *args, **kwargs)
         except Exception as error:
-            refusal = next((str(one) for one in _causes(error) if _REFUSED in str(one)), None)
-            if refusal is None or not _strict():
+            why = refusal(error)
+            if why is None or self.device.type == "cpu":
                 raise
         torch.use_deterministic_algorithms(True, warn_only=True)
         logger.warning(
-            "this model needs an operation that torch cannot compute deterministically on a GPU, so the last bits of"
-            " its results may differ from one time to the next: %s",
-            refusal.partition(". ")[0],
+            "torch cannot compute an operation of this model deterministically on a GPU, so the last bits of results"
+            " may differ from one time to the next: %s",
+            why,
         )
-        return work(*args, **kwargs)
+        return work(self, *args, **kwargs)
 
     return worked
 
 
-def _strict() -> bool:
-    return _asked and not torch.is_deterministic_algorithms_warn_only_enabled()
+def refusal(error: BaseException) -> str | None:
+    """What torch says of the operation that it refused, if that is the cause of an error; otherwise None."""
+    if not _asked or torch.is_deterministic_algorithms_warn_only_enabled():
+        return None
+    texts = [str(one) for one in _causes(error)]
+    return next((text.partition(_REFUSED)[0] for text in reversed(texts) if _REFUSED in text), None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -53,12 +53,13 @@ def prepare(device: torch.device) -> None:
 def moved(batch: T, device: torch.device) -> T:
     """The tensors of a batch on a device. On a GPU of CUDA they may still be on their way, which torch knows.
 
-    A copy from ordinary memory would wait until the GPU has finished all earlier work.
+    A copy from ordinary memory would wait until the GPU has finished all earlier work. Tensors with gaps, or with
+    elements that share memory (`expand`), are copied in that way: torch cannot put them into memory that a GPU reads.
     """
 
     def there(one: torch.Tensor) -> torch.Tensor:
-        ordinary = device.type == "cuda" and one.device == CPU and one.layout == torch.strided
-        return one.pin_memory().to(device, non_blocking=True) if ordinary else one.to(device)
+        plain = one.device == CPU and one.layout == torch.strided and one.is_contiguous()
+        return one.pin_memory().to(device, non_blocking=True) if plain and device.type == "cuda" else one.to(device)
 
     return mapped(there, batch)  # type: ignore[no-any-return]
 

@@ -142,6 +142,8 @@ class Fetcher:
                 self._log.line(f"model={start.model_id} not had from {where}: {failed.failure}")
                 if failed.failure.code is FailureCode.UNREACHABLE and source.address:
                     self._unreachable.failed(source.address)
+                elif failed.failure.code is FailureCode.NO_SUCH_MODEL:  # said by the peer
+                    self._unreachable.answered(source.address)
         raise error
 
     async def _from(self, source: Source, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:

@@ -16,6 +16,7 @@ from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
 from fedgsp.task import ClientData, Part, Task
 from fedgsp_node.declared import Declared, declared
+from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
@@ -158,6 +159,8 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
     try:
         histogram(task.class_counts(data.train), task.num_classes)
     except (Exception, SystemExit) as error:  # schemes that need them are refused when the run starts
+        if refusal(error):
+            raise
         logger.info("the task has no class histograms, which some schemes need: %s", where(error))
         lacks.add(CLASS_COUNTS)
     metrics = set[str]().union(*(metrics for _, metrics in seen))

@@ -200,9 +200,12 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
 
 
 def _flatten(module: torch.nn.Module) -> None:
-    """Puts the tensors of each recurrent layer on a GPU side by side; CUDA would otherwise do so in each step."""
+    """Puts the tensors of each recurrent layer on a GPU side by side; CUDA would otherwise do so in each step.
+
+    Layers with tensors that are not trained are left out: these stay on the device from one client to the next.
+    """
     for layer in module.modules():
-        if isinstance(layer, torch.nn.RNNBase):
+        if isinstance(layer, torch.nn.RNNBase) and all(one.requires_grad for one in layer.parameters()):
             layer.flatten_parameters()
 
 

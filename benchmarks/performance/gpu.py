@@ -29,8 +29,8 @@ from fedgsp_node.training.control import Control
 RATE = 0.01
 PLAIN, ADAMW = None, OptimizerSettings("adamw")
 AUTOCAST = OptimizerSettings("adamw", precision="bfloat16")
-#: Node processes that share the GPU.
-TOGETHER = (1, 4, 8)
+#: Node processes that share the GPU, and how long they wait for each other, in seconds.
+TOGETHER, MOST_S = (1, 4, 8), 300.0
 
 
 class Block(nn.Module):
@@ -166,8 +166,8 @@ def plainly(case: Case, gpu: torch.device) -> float:
     return len(x) / epoch()
 
 
-def together(ready: Any, place: int) -> tuple[float, float, int]:
-    """Begin, end and bytes of the GPU of one epoch, with other processes beside this one."""
+def together(ready: Any) -> tuple[float, float, int]:
+    """Begin and end of one epoch with other processes beside this one, and the bytes that are taken on the GPU."""
     gpu, case = torch.device("cuda", 0), CASES[2]
     prepare(gpu)
     torch.set_num_threads(1)
@@ -185,12 +185,13 @@ def together(ready: Any, place: int) -> tuple[float, float, int]:
 
 def shared(processes: int) -> tuple[float, float]:
     """Samples per second of node processes that share the GPU, and the GiB of each."""
-    context = multiprocessing.get_context("spawn")
+    context, (free, total) = multiprocessing.get_context("spawn"), torch.cuda.mem_get_info()
     with context.Manager() as manager, context.Pool(processes) as pool:
-        ready = manager.Barrier(processes)
-        found = pool.starmap(together, [(ready, place) for place in range(processes)])
+        ready = manager.Barrier(processes, timeout=MOST_S)
+        found = pool.map(together, [ready] * processes, chunksize=1)
     begins, ends, taken = zip(*found, strict=True)
-    return processes * CASES[2].samples / (max(ends) - min(begins)), max(taken) / 2**30 / processes
+    memory = (max(taken) - (total - free)) / processes
+    return processes * CASES[2].samples / (max(ends) - min(begins)), memory / 2**30
 
 
 def measure(repeats: int) -> list[Row]:

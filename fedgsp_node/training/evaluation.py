@@ -7,6 +7,7 @@ import torch
 
 from fedgsp.messages import Evaluated
 from fedgsp.task import Task
+from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.samples import Samples
@@ -52,6 +53,8 @@ def evaluate(
             if kept:
                 metrics, denominators = numbers(task.metrics(*_joined(kept)), task.combine)
         except Exception as error:  # accuracy and loss remain valid
+            if refusal(error):
+                raise
             logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
     known_counts = [one for one in counts if one is not None]
     if len(known_counts) < len(counts):

@@ -14,6 +14,7 @@ from fedgsp import pacing
 from fedgsp.liveness import LOST_AFTER_S, MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import FIRST_BYTES, LEAST_BYTES, QUEUE_S, Pace, Way, Ways
+from fedgsp.trust import TRUST
 from fedgsp.weights import WeightsError
 
 
@@ -89,11 +90,67 @@ def test_a_link_that_lets_some_bytes_pass_at_once_gets_no_long_queue(
     first = transferred(way, size, rate, round_trip_s, burst_s=burst_s)
     again = transferred(way, size, rate, round_trip_s, first.took_s + 10, burst_s=burst_s)
     answer_s = LOST_AFTER_S * 2 / 3  # after so long without an answer to a ping, gRPC takes the other end for lost
-    assert first.longest_wait_s <= QUEUE_S + pacing.TRUST * burst_s + 2 * round_trip_s
+    assert first.longest_wait_s <= QUEUE_S + TRUST * burst_s + 2 * round_trip_s
     assert first.longest_wait_s < answer_s or burst_s > 1
     assert again.longest_wait_s < max(2 * QUEUE_S, burst_s) < answer_s
     for found in (first, again):
         assert found.took_s <= 1.1 * (size / rate + round_trip_s)
+
+
+def test_one_pause_on_a_fast_link_does_not_make_it_a_link_that_brakes() -> None:
+    """A process that was busy for two seconds holds up confirmations. The transfer after the next is quick again."""
+    rate, round_trip_s, size, way = 1.25e8, 0.1, int(3e7), Way()
+    held_up = transferred(way, size, rate, round_trip_s, noise_s=2.0)
+    begin, later = held_up.took_s + 1, []
+    for _ in range(3):
+        later.append(transferred(way, size, rate, round_trip_s, begin).took_s)
+        begin += later[-1] + 1
+    assert later[2] <= later[1] <= 1.2 * (size / rate + round_trip_s)
+
+
+def test_how_a_link_brakes_is_forgotten_because_routes_change() -> None:
+    way, fresh = Way(), Way()
+    transferred(way, int(5e6), 2.5e5, 0.02, burst_s=2.0)
+    begin = pacing.FORGET_S + 100
+    known = transferred(way, int(3e7), 1.25e8, 0.02, begin)
+    assert known.took_s <= transferred(fresh, int(3e7), 1.25e8, 0.02, begin).took_s
+
+
+def test_after_a_pause_within_transfers_the_first_bytes_are_trusted_as_little_as_at_first() -> None:
+    """While a transfer waits for its model, a link that brakes becomes ready again to let some bytes pass at once."""
+    way = Way()
+    way.begin(Pace(way, Receiver().receipt, 1.0), 0.0)
+    now = 0.0
+    for _ in range(300):
+        way.leaves(16384, now)
+        now += 0.01
+        way.flying -= 16384
+        way.carried(16384, now)
+        way.confirmed(16384, 0.01)
+    assert way.window > 10 * FIRST_BYTES
+    for _ in range(8):  # the link has become slow
+        way.confirmed(16384, 3.0)
+    now += 10
+    way.leaves(8192, now)
+    way.flying -= 8192
+    way.carried(8192, now + 0.003)
+    way.confirmed(8192, 0.003)
+    assert way.window == FIRST_BYTES
+
+
+def test_a_window_that_trust_holds_down_says_nothing_about_the_rate_of_the_link() -> None:
+    way = Way()
+    transferred(way, int(4e6), 1.25e8, 0.02)
+    held = Way()
+    with_waits = Pace(held, Receiver().receipt, 1.0)
+    held.begin(with_waits, 0.0)
+    held.carried(8192, 0.02)
+    held.confirmed(8192, 0.001)  # the link may carry much more than is trusted
+    held.full()
+    for step in range(1, 30):
+        held.carried(65536, 0.02 + 0.02 * step)
+    held.end(with_waits)
+    assert held.rate == 0
 
 
 def test_a_link_that_became_slow_gets_a_smaller_window() -> None:

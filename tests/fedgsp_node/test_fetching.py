@@ -178,6 +178,29 @@ async def test_a_peer_that_was_unreachable_is_still_the_last_resort() -> None:
         assert (await failure(s.fetcher.get(Start("m", (absent, s.sources[0]))))).code is FailureCode.UNREACHABLE
 
 
+async def test_a_peer_that_answers_is_not_avoided_for_longer_when_it_fails_again() -> None:
+    """It was reached: by a model that it gave, or by its word that it has none."""
+    async with scene() as s, nobody() as gone:
+        source = Source(SourceKind.NODE, "n9", gone.address)
+        for model_id in ("m", "unknown"):
+            s.fetcher._unreachable.failed(gone.address)
+            s.fetcher._unreachable.failed(gone.address)
+            assert gone.address in s.fetcher._unreachable
+            back = Peer()
+            back.store.put("m", some_weights())
+            server, _ = await start_server(gone.address, [back.add_to], OPEN)
+            try:
+                await s.channels.drop(gone.address)
+                if model_id == "m":
+                    await s.fetcher.get(Start(model_id, (source,)))
+                else:
+                    back.store.fail(model_id, Failure(FailureCode.CANCELLED, "called off"))
+                    assert (await failure(s.fetcher.get(Start(model_id, (source,))))).code is FailureCode.NO_SUCH_MODEL
+                assert gone.address not in s.fetcher._unreachable
+            finally:
+                await server.stop(None)
+
+
 async def test_a_peer_that_lacks_the_model_is_passed_over_but_not_for_good() -> None:
     async with scene() as s:
         s.peers[0].store.fail("m", Failure(FailureCode.TASK_RAISED, "oops"))

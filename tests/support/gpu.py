@@ -60,6 +60,13 @@ class Attentive(nn.Module):
         return found
 
 
+def partly_frozen_recurrent() -> nn.Module:
+    """Its LSTM reads its input with weights that are not trained, and do not travel."""
+    module = Recurrent()
+    module.memory.weight_ih_l0.requires_grad_(False)
+    return module
+
+
 def pooled() -> nn.Module:
     """torch has no deterministic gradient for how it pools."""
     return nn.Sequential(
@@ -82,6 +89,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "partly-unused": PartlyUnused,
     "bfloat16": Mixed,
     "recurrent": Recurrent,
+    "recurrent-partly-frozen": partly_frozen_recurrent,
     "attentive": Attentive,
     "attentive-long": lambda: Attentive(50),
 }

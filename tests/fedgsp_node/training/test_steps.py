@@ -47,6 +47,26 @@ def test_gradients_applied_early_give_the_same_bits(monkeypatch: pytest.MonkeyPa
     assert _trained(algorithm).digest == late.digest
 
 
+@pytest.mark.parametrize("at_once", [3, 64])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_losses_that_are_read_late_make_the_same_mean(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, at_once: int
+) -> None:
+    """As on a GPU, where some losses are read together: here, too, if steps take the CPU for one."""
+
+    def loss() -> float:
+        torch.manual_seed(1)
+        work, _ = local_work(_Filters(), CrossEntropy(), samples(33), settings(2, algorithm=algorithm))
+        if algorithm in KEEPING:
+            work.personal = work.received.copy()
+        return ALGORITHMS[algorithm].train(work).loss
+
+    at_each_step = loss()
+    monkeypatch.setattr("fedgsp_node.training.stepping.CPU", torch.device("meta"))
+    monkeypatch.setattr("fedgsp_node.training.stepping.MOST_LOSSES", at_once)
+    assert loss() == at_each_step
+
+
 def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedgsp_node.training.plain.large", _is_filter)
     module = _Filters()
