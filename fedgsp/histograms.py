@@ -35,6 +35,9 @@ def quantile_edges(values: Any, bins: int) -> list[float]:
         raise ValueError(f"{bins} bins of {len(flat)} values: give at least 2 bins, and finite values")
     edges = np.unique(np.quantile(flat, np.arange(1, bins) / bins))
     found = [float(edge) for edge in edges if (flat < edge).any()]  # else the lowest bin would be empty
-    if not found:
+    if found:
+        return found
+    above = flat[flat > flat.min()]  # the least value is so frequent that all quantiles are equal to it
+    if not len(above):
         raise ValueError("all values are equal, so that they make no two bins")
-    return found
+    return [float(above.min())]

@@ -39,6 +39,12 @@ def test_quantiles_divide_values_and_leave_no_bin_empty_at_either_end(values: li
     assert counts[-1] > 0
 
 
+def test_a_value_that_is_more_frequent_than_a_bin_is_large_leaves_two_bins() -> None:
+    assert quantile_edges([0, -1, -1], 2) == [0]
+    assert quantile_edges([5] * 99 + [7, 6], 4) == [6]
+    assert histogram([5] * 99 + [7, 6], [6]).tolist() == [99, 2]
+
+
 def test_quantiles_of_different_values_make_bins_of_equal_size() -> None:
     values = np.random.default_rng(0).permutation(80)
     assert histogram(values, quantile_edges(values, 4)).tolist() == [20, 20, 20, 20]
