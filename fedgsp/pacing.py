@@ -77,7 +77,7 @@ class Way:
         self._held, self._heard = False, -math.inf
 
     def leaves(self, size: int, now: float) -> None:
-        """A chunk of `size` bytes leaves."""
+        """Count a chunk of `size` bytes that leaves. After a pause, it is the first of a link that becomes busy."""
         if not self.flying and QUEUE_S < now - self._heard < math.inf:
             self._busy_again()
         self.flying += size

@@ -1,8 +1,8 @@
 """How far the first bytes that a link carries are trusted to show what it will carry."""
 
 #: A window may grow to so many times what the link has carried since it became busy. Many links let some bytes pass at
-#: once, as fast as they come, and then brake: what such a link has carried says nothing about what it will carry. The
-#: second number holds for links that were seen to brake, until they carry as much without being late.
+#: once, as fast as they come, and then brake. The first bytes over such a link do not show how fast it is. The second
+#: number holds for links that were seen to brake, until they carry as much without being late.
 TRUST, LITTLE_TRUST = 2.0, 0.5
 
 
@@ -38,5 +38,5 @@ class Trust:
 
     @property
     def most(self) -> int:
-        """Bytes that may be on their way at most, beyond what the window has already."""
+        """The size to which the window of the link may grow, in bytes."""
         return int((LITTLE_TRUST if self._braked_after else TRUST) * self._carried)

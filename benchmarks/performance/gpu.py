@@ -8,6 +8,7 @@ the GPU that each process takes, with what CUDA itself needs.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import sys
 import time
@@ -57,9 +58,8 @@ class Pictures(Task):
         self._count = count
 
     def model(self) -> nn.Module:
-        blocks = [
-            Block(64 if n == 0 else 64 << (n - 1) // 2, 64 << n // 2, 1 + (n % 2 == 0 and n > 0)) for n in range(8)
-        ]
+        widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
+        blocks = [Block(before, after, stride=after // before) for before, after in itertools.pairwise(widths)]
         first = (nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
@@ -115,10 +115,12 @@ class Case(NamedTuple):
     optimizer: OptimizerSettings | None
 
 
+#: The case in which several nodes share the GPU.
+SHARED = Case("a ResNet of 18 layers, batch 64, sgd", Pictures, 6400, 64, 128, PLAIN)
 CASES = [
     Case("LEAF's CNN, batch 5, sgd", Characters, 1000, 5, 100, PLAIN),
     Case("LEAF's CNN, batch 64, sgd", Characters, 12800, 64, 640, PLAIN),
-    Case("a ResNet of 18 layers, batch 64, sgd", Pictures, 6400, 64, 128, PLAIN),
+    SHARED,
     Case("a ResNet of 18 layers, batch 64, adamw", Pictures, 6400, 64, 0, ADAMW),
     Case("a ResNet of 18 layers, batch 64, adamw in bfloat16", Pictures, 6400, 64, 0, AUTOCAST),
     Case("a transformer of 4 layers, batch 32, adamw", Words, 6400, 32, 128, ADAMW),
@@ -168,7 +170,7 @@ def plainly(case: Case, gpu: torch.device) -> float:
 
 def together(ready: Any) -> tuple[float, float, int]:
     """Begin and end of one epoch with other processes beside this one, and the bytes that are taken on the GPU."""
-    gpu, case = torch.device("cuda", 0), CASES[2]
+    gpu, case = torch.device("cuda", 0), SHARED
     prepare(gpu)
     torch.set_num_threads(1)
     clients = Clients(case.task(case.samples), None, device=gpu)
@@ -191,7 +193,7 @@ def shared(processes: int) -> tuple[float, float]:
         found = pool.map(together, [ready] * processes, chunksize=1)
     begins, ends, taken = zip(*found, strict=True)
     memory = (max(taken) - (total - free)) / processes
-    return processes * CASES[2].samples / (max(ends) - min(begins)), memory / 2**30
+    return processes * SHARED.samples / (max(ends) - min(begins)), memory / 2**30
 
 
 def measure(repeats: int) -> list[Row]:
@@ -214,7 +216,7 @@ def measure(repeats: int) -> list[Row]:
     for processes in TOGETHER:
         found, memory = shared(processes)
         alone = alone or found
-        what = f"training {CASES[2].name} in {processes} nodes on one GPU"
+        what = f"training {SHARED.name} in {processes} nodes on one GPU"
         note = f"{name}, {memory:.2f} GiB each"
         rows.append(Row(what, "samples/s", (found,), 0.9, "one node", (alone,), at_least=True, note=note))
     return rows

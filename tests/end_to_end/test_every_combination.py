@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from tests.support.cluster import Finished, play
@@ -21,17 +20,16 @@ from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
 from tests.support.reference_coalitions import CoalitionReference
 from tests.support.reference_groups import Played, assert_final_models
+from tests.support.short_profiles import short_profile
 from tests.support.trainings import numbers
 from top_server.choosing import NAMES, choose
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES
-from top_server.profiles import PROFILES
 from top_server.record.model_files import load
 from top_server.schemes import SCHEMES
 
 FIVE = range(5)
-#: Options that make short work of what profiles and groupings do, or let it come to something.
-OF_PROFILES = {"models": "2", "prior_epochs": "1", "exchanges": "2", "judge_every": "1"}
+#: Options that make short work of what groupings do, or let it come to something.
 OF_GROUPINGS = {
     "fedcluster": {"eps1": "100", "eps2": "0.01", "min_round": "0"},
     "fixed": {"groups": "0,1/2,3"},
@@ -134,10 +132,8 @@ def cover() -> list[tuple[str, Combination]]:
 
 
 def configured(tmp_path: Path, scheme: str, grouping: str | None = None, **changes: Any) -> RunConfig:
-    read = {one.name for one in described(PROFILES[SCHEMES[scheme].profile].options).values()}
-    of_profile = {name: value for name, value in OF_PROFILES.items() if name in read}
     of_grouping = OF_GROUPINGS.get(grouping or SCHEMES[scheme].grouping, {})
-    given = {"grouping_option": of_grouping, "profile_option": of_profile}
+    given = {"grouping_option": of_grouping, "profile_option": short_profile(scheme)}
     common = {"scheme": scheme, "grouping": grouping, **given, "rounds": 2, "min_nodes": 2}
     return gated_settings(tmp_path, **{**common, **changes})
 

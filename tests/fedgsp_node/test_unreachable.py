@@ -6,18 +6,10 @@ import pytest
 
 from fedgsp_node import unreachable
 from fedgsp_node.unreachable import FIRST_S, LONGEST_S, Unreachable
+from tests.support.clock import StoppedClock
 
 
-class Clock:
-    """Says the time that a test gives it, in seconds."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def avoided_s(clock: Clock, found: Unreachable, address: str) -> float:
+def avoided_s(clock: StoppedClock, found: Unreachable, address: str) -> float:
     """For how long the address is tried last, in whole seconds."""
     begin = clock.now
     while address in found:
@@ -26,7 +18,7 @@ def avoided_s(clock: Clock, found: Unreachable, address: str) -> float:
 
 
 def test_an_address_is_avoided_for_longer_each_time_and_only_briefly_after_it_was_reached() -> None:
-    clock = Clock()
+    clock = StoppedClock()
     found = Unreachable(clock)
     lengths = []
     for _ in range(7):
@@ -40,7 +32,7 @@ def test_an_address_is_avoided_for_longer_each_time_and_only_briefly_after_it_wa
 
 
 def test_attempts_that_fail_together_count_once() -> None:
-    clock = Clock()
+    clock = StoppedClock()
     found = Unreachable(clock)
     for _ in range(5):
         found.failed("h:1")
@@ -50,7 +42,7 @@ def test_attempts_that_fail_together_count_once() -> None:
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreachable, "MOST_ADDRESSES", 2)
-    found = Unreachable(Clock())
+    found = Unreachable(StoppedClock())
     for port in range(3):
         found.failed(f"h:{port}")
     assert [f"h:{port}" in found for port in range(3)] == [False, True, True]

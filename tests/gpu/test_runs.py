@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedgsp.settings.fields import described
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node.devices import prepare
 from fedgsp_node.tasks import load_task
@@ -23,7 +22,7 @@ from tests.support.gpu import GPU, NEEDS_GPU
 from tests.support.managers_here import managers_here
 from tests.support.processes import node, resumed, top_server
 from tests.support.reference import Reference, assert_same_bits
-from top_server.profiles import PROFILES
+from tests.support.short_profiles import short_profile
 from top_server.record.model_files import load
 from top_server.schemes import SCHEMES
 
@@ -78,13 +77,6 @@ async def test_fedavg_with_adamw_has_the_bits_of_the_oracle(tmp_path: Path, monk
         assert_same_bits(run.model(number), state)
 
 
-def short(scheme: str) -> dict[str, Any]:
-    """Options that make short work of a scheme's profile."""
-    read = {one.name for one in described(PROFILES[SCHEMES[scheme].profile].options).values()}
-    given = {"models": "2", "prior_epochs": "1", "exchanges": "2", "judge_every": "1"}
-    return {"profile_option": {name: value for name, value in given.items() if name in read}}
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_every_scheme_runs_with_the_same_bits_each_time(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +85,8 @@ async def test_every_scheme_runs_with_the_same_bits_each_time(
     runs: list[Finished] = []
     for number, hosts in enumerate([([0, 3, 4], [1, 2]), ([0, 1, 2, 3, 4],)]):
         (tmp_path / str(number)).mkdir()
-        config = gated_settings(tmp_path / str(number), scheme=scheme, rounds=2, keep_models="all", **short(scheme))
+        short = {"rounds": 2, "profile_option": short_profile(scheme)}
+        config = gated_settings(tmp_path / str(number), scheme=scheme, keep_models="all", **short)
         runs.append(await play(config, on_the_gpu([host(f"n{at}", *ids) for at, ids in enumerate(hosts)])))
     assert models(runs[0].directory.models) == models(runs[1].directory.models) != {}
     for run in runs:
@@ -109,19 +102,8 @@ def models(folder: Path) -> dict[str, str]:
 
 async def test_local_nodes_take_the_gpu_and_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     """Real processes, started by one command, twice; the second is killed after a round and resumed."""
-    flags = [
-        "--local-nodes",
-        "2",
-        "--device",
-        "auto",
-        "--rounds",
-        "4",
-        "--keep-models",
-        "all",
-        "--clients",
-        "8",
-        *DIGITS,
-    ]
+    nodes = ["--local-nodes", "2", "--device", "auto", "--clients", "8"]
+    flags = [*nodes, "--rounds", "4", "--keep-models", "all", *DIGITS]
     async with top_server(tmp_path, *flags, "--run-dir", str(tmp_path / "whole")) as run:
         joined = await run.event("node_joined", 120)
         assert torch.cuda.get_device_name(0) in joined["device"]

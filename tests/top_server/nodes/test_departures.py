@@ -9,18 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import StoppedClock
 from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, Cause, Departed, Departures
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def departures() -> tuple[Departures, Clock]:
-    clock = Clock()
+def departures() -> tuple[Departures, StoppedClock]:
+    clock = StoppedClock()
     return Departures(clock), clock
 
 
