@@ -22,7 +22,7 @@ from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
-from fedgsp.pacing import Pace, Receipt
+from fedgsp.pacing import MOST_CHUNK, Pace, Receipt
 from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go
 from fedgsp.weights import (
@@ -40,7 +40,8 @@ from fedgsp.windows import Window
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 512 * 1024
+#: A receiver works on the bytes in pieces that fit into the processor's cache.
+PIECE_BYTES = 512 * 1024
 #: Longest pause between two chunks of a stream, in seconds.
 CHUNK_TIMEOUT_S = 30.0
 #: Largest number of tensors in a header; more would not fit into its message.
@@ -77,7 +78,7 @@ async def chunks_of(
     )
     # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
     digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
-    stream, what = encoded(weights, CHUNK_BYTES), f"model {model_id!r}"
+    stream, what = encoded(weights, MOST_CHUNK), f"model {model_id!r}"
     answer = await _in_time(pace.receipt(), what) if window is not None or offer.coded else None
     if window is not None and answer is not None:
         async for message in _through(window, stream, pace.receipt, what):
@@ -276,13 +277,14 @@ async def _content(
                 if window is None or not 0 < size <= windows.SLOT_BYTES:
                     why = f"{size} bytes cannot be in a slot" if window else "no window is open"
                     raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {why}")
-                for start in range(0, size, CHUNK_BYTES):  # pieces that fit into a cache
-                    yield window.slot(number)[start : min(size, start + CHUNK_BYTES)]
+                for piece in _pieces(window.slot(number)[:size]):
+                    yield piece
                 number, trip.in_memory = number + 1, True
                 await _in_time(send_receipt(0), what)
             case memoryview() if part:
                 trip.travelled += len(part)
-                yield part
+                for piece in _pieces(part):
+                    yield piece
                 if header.paced:
                     await _in_time(send_receipt(0), what)
             case chunks.Digest():
@@ -290,6 +292,10 @@ async def _content(
                 return
             case _:  # a second header, or an empty chunk: empty chunks could come forever
                 raise WeightsError(FailureCode.BAD_STREAM, f"{what}: a chunk after the header holds no bytes")
+
+
+def _pieces(part: memoryview) -> Iterator[memoryview]:
+    return (part[start : start + PIECE_BYTES] for start in range(0, len(part), PIECE_BYTES))
 
 
 def _check_header(

@@ -20,9 +20,10 @@ from fedgsp.weights import WeightsError, require
 #: The window of a link that is not known, in bytes: a link of 100 kB/s needs 0.7 s for them.
 FIRST_BYTES = 64 * 1024
 LEAST_BYTES = 16 * 1024
-#: A full window has this many chunks, within the limits that follow, in bytes.
+#: A full window has this many chunks, within the limits that follow, in bytes. Each chunk costs both processes half a
+#: millisecond beside its bytes, most of it for the confirmation. So the chunks of a fast link are large.
 CHUNKS = 8
-LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
+LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 2 * 1024 * 1024
 #: So long, in seconds, may bytes wait in the queues of a link.
 QUEUE_S = 0.7
 #: The rate of a link is counted over so many seconds at least.

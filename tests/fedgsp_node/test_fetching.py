@@ -98,7 +98,7 @@ async def test_what_the_node_itself_holds_or_will_moves_no_bytes() -> None:
 
 
 async def test_a_model_that_comes_slowly_is_progress_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgsp.model_streams.CHUNK_BYTES", 8)
+    monkeypatch.setattr("fedgsp.model_streams.PIECE_BYTES", 8)
     async with scene() as s:
         s.peers[0].store.put("m", some_weights())
         await s.fetcher.get(Start("m", s.sources))
