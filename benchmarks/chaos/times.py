@@ -5,7 +5,8 @@ Detection is the time from the fault to the first event that shows it: an event 
 two nodes, it begins when one of them waits for the other. A fault of the top server is noticed when nodes log that
 they look for it, or when its last manager has ended. Short faults may have no event, and neither may a cut between two
 nodes while none waits for the other. A node that is away already when a fault hits it, because of the fault before or
-an expired certificate, cannot be missed once more: then nothing is measured.
+an expired certificate, cannot be missed once more: then nothing is measured. Nor is anything measured after the top
+server was killed or frozen, because it is the one that notices.
 
 Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
 the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
@@ -60,21 +61,27 @@ def detection(
 
 
 def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
-    """The moment of the next fault, if this one was over by then and left nothing behind; else infinity.
+    """The moment of the next fault that makes this one unknowable; infinity if there is none.
 
-    Later events show the next fault. A killed process may be missed later than it was started again. A cut between two
-    nodes counts as over when a fault hits one of them as a whole: from then on that node is missed by all.
+    After a fault that was over, later events show the next fault; but a killed process may be missed later than it was
+    started again. A cut between two nodes counts as over when a fault hits one of them as a whole: from then on that
+    node is missed by all. A top server that is killed or frozen cannot notice what happened before.
     """
-    if strike.fault.kind == "kill":
-        return math.inf
-    over = strike.undone or math.inf
-    return min((other.at for other in strikes if over <= other.at or _covers(other, strike)), default=math.inf)
+    over = math.inf if strike.fault.kind == "kill" else strike.undone or math.inf
+    hiding = (other.at for other in strikes if over <= other.at or _covers(other, strike) or _blinds(other, strike))
+    return min(hiding, default=math.inf)
 
 
 def _covers(other: Strike, strike: Strike) -> bool:
     """Whether a fault that came later hits a whole node of a cut between two."""
     hit = other.at > strike.at and other.fault.victim != "pair" and bool(set(other.nodes) & set(strike.nodes))
     return strike.fault.victim == "pair" and hit
+
+
+def _blinds(other: Strike, strike: Strike) -> bool:
+    """Whether a fault that came later keeps the top server from noticing, and from being told."""
+    down = other.fault.kind in ("kill", "stop") and TOP_SERVER in other.victims
+    return other.at > strike.at and down and TOP_SERVER not in strike.victims
 
 
 def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: float | None) -> float | None:

@@ -17,6 +17,7 @@ from benchmarks.chaos.events import Event
 from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
+from benchmarks.chaos.world import TOP_SERVER
 from fedgsp.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
@@ -181,6 +182,30 @@ def test_a_cut_between_two_nodes_counts_until_a_fault_hits_one_of_them(
     until = times.next_fault(pair, [pair, other])
     assert times.detection(plan, pair, events, [], until) == noticed
     assert times.exposed(pair, events, until) == exposed
+
+
+@pytest.mark.parametrize("kind", ["cut", "kill"])
+@pytest.mark.parametrize(
+    ("later", "victim", "names", "noticed"),
+    [
+        ("kill", "top server", (TOP_SERVER,), None),
+        ("kill", "everything", (TOP_SERVER, "n0", "n1"), None),
+        ("stop", "top server", (TOP_SERVER,), None),
+        ("cut", "top server", (TOP_SERVER,), 6.0),
+        ("stop", "manager", ("m0",), 6.0),
+    ],
+)
+def test_a_top_server_that_is_away_cannot_notice_an_earlier_fault(
+    kind: str, later: str, victim: str, names: tuple[str, ...], noticed: float | None
+) -> None:
+    moment = Moment(1, 1, 0.0)
+    first = Strike(Fault(kind, "node", 0, moment, 1.0), ("n0",), 100.0, 110.0)
+    second = Strike(Fault(later, victim, 0, moment, 1.0), names, 101.0, 102.0)
+    joined = {"event": "node_joined", "node": "n0", "time": "1970-01-01T00:01:46+00:00"}
+    rounds = {"event": "round_finished", "time": "1970-01-01T00:02:00+00:00"}
+    until = times.next_fault(first, [first, second])
+    assert times.detection(PLAN, first, [joined, rounds], [], until) == noticed
+    assert times.exposed(first, [joined, rounds], until) == (1.0 if noticed is None else 10.0)
 
 
 def test_a_cut_between_two_nodes_can_be_noticed_when_one_waits_for_the_other() -> None:
