@@ -68,7 +68,7 @@ def _round(values: NDArray[np.float32]) -> None:
 def encoded(weights: Weights, chunk_bytes: int) -> Iterator[memoryview]:
     """The chunks of a model's stream, each of at most `chunk_bytes`."""
     for halved, start, end in _runs(weights.tensors, weights.bfloat16):
-        for piece in walk(weights.buffer[start:end], max(4, chunk_bytes * (1 + halved) & ~3)):  # whole values
+        for piece in walk(weights.buffer[start:end], max(4, chunk_bytes & ~3)):  # whole values
             if halved:
                 yield np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8).data
             else:

@@ -22,7 +22,7 @@ from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
-from fedgsp.pacing import MOST_CHUNK, Pace, Receipt
+from fedgsp.pacing import Pace, Receipt
 from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go
 from fedgsp.weights import (
@@ -78,7 +78,8 @@ async def chunks_of(
     )
     # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
     digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
-    stream, what = encoded(weights, MOST_CHUNK), f"model {model_id!r}"
+    stream = encoded(weights, PIECE_BYTES if window else pace.most_chunk)
+    what = f"model {model_id!r}"
     answer = await _in_time(pace.receipt(), what) if window is not None or offer.coded else None
     if window is not None and answer is not None:
         async for message in _through(window, stream, pace.receipt, what):

@@ -108,10 +108,11 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
     looking = times.lost_top_server(path for name in this.nodes if (path := this.log(name)).exists())
     for done in strikes:
         until = times.next_fault(done, strikes)
-        detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone], until)
+        unwatched = times.unwatched(done, strikes, events)
+        detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone], until, unwatched)
         recovered = times.recovery(this.plan, done, events, detected)
         lasting = (done.undone or time.time()) - done.at
-        exposed = times.exposed(done, events, until)
+        exposed = times.exposed(done, events, until, unwatched)
         record.hits.append(
             Hit(
                 done.fault.kind,

@@ -5,8 +5,8 @@ Detection is the time from the fault to the first event that shows it: an event 
 two nodes, it begins when one of them waits for the other. A fault of the top server is noticed when nodes log that
 they look for it, or when its last manager has ended. Short faults may have no event, and neither may a cut between two
 nodes while none waits for the other. A node that is away already when a fault hits it, because of the fault before or
-an expired certificate, cannot be missed once more: then nothing is measured. Nor is anything measured after the top
-server was killed or frozen, because it is the one that notices.
+an expired certificate, cannot be missed once more: then nothing is measured. While the top server is away through a
+fault of its own, it cannot notice others: such a time does not count.
 
 Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
 the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
@@ -33,12 +33,22 @@ _OF_CLIENTS = ("client_skipped", "rerouted")
 LOOKING = "no top server at"
 #: Precision of the times of events, in seconds.
 RESOLUTION_S = 0.001
+#: A time in a run: its begin and its end.
+Span = tuple[float, float]
 
 
 def detection(
-    plan: Plan, strike: Strike, events: Sequence[Event], lost_top_server: Iterable[float], until: float = math.inf
+    plan: Plan,
+    strike: Strike,
+    events: Sequence[Event],
+    lost_top_server: Iterable[float],
+    until: float = math.inf,
+    unwatched: Sequence[Span] = (),
 ) -> float | None:
-    """Seconds from a fault until it was noticed; None if it was not, or only after the moment `until`."""
+    """Seconds from a fault until it was noticed; None if it was not, or only after the moment `until`.
+
+    What comes in a span of `unwatched` shows nothing, and after a span the seconds begin at its end.
+    """
     if _was_away(strike, events):
         return None
     clients = _clients(plan, strike)
@@ -52,24 +62,26 @@ def detection(
     ]
     if TOP_SERVER in strike.victims:
         told += lost_top_server
+    told = [moment for moment in told if not any(begin <= moment < end for begin, end in unwatched)]
     noticed = min((moment for moment in told if strike.at - RESOLUTION_S <= moment < until), default=None)
     if noticed is None:
         return None
     # Nobody can notice a cut between two nodes before one of them waits for the other.
     waited = [begin for begin, end in _waits(strike, events) if begin <= noticed <= end]
-    return max(0.0, noticed - max([strike.at, *waited]))
+    watched_again = [end for _, end in unwatched if end <= noticed]
+    return max(0.0, noticed - max([strike.at, *waited, *watched_again]))
 
 
 def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
-    """The moment of the next fault that makes this one unknowable; infinity if there is none.
+    """The moment of the next fault, if this one was over by then and left nothing behind; else infinity.
 
-    After a fault that was over, later events show the next fault; but a killed process may be missed later than it was
-    started again. A cut between two nodes counts as over when a fault hits one of them as a whole: from then on that
-    node is missed by all. A top server that is killed or frozen cannot notice what happened before.
+    Later events show the next fault. A killed process may be missed later than it was started again. A cut between two
+    nodes counts as over when a fault hits one of them as a whole: from then on that node is missed by all.
     """
-    over = math.inf if strike.fault.kind == "kill" else strike.undone or math.inf
-    hiding = (other.at for other in strikes if over <= other.at or _covers(other, strike) or _blinds(other, strike))
-    return min(hiding, default=math.inf)
+    if strike.fault.kind == "kill":
+        return math.inf
+    over = strike.undone or math.inf
+    return min((other.at for other in strikes if over <= other.at or _covers(other, strike)), default=math.inf)
 
 
 def _covers(other: Strike, strike: Strike) -> bool:
@@ -78,10 +90,21 @@ def _covers(other: Strike, strike: Strike) -> bool:
     return strike.fault.victim == "pair" and hit
 
 
-def _blinds(other: Strike, strike: Strike) -> bool:
-    """Whether a fault that came later keeps the top server from noticing, and from being told."""
-    down = other.fault.kind in ("kill", "stop") and TOP_SERVER in other.victims
-    return other.at > strike.at and down and TOP_SERVER not in strike.victims
+def unwatched(strike: Strike, strikes: Iterable[Strike], events: Sequence[Event]) -> list[Span]:
+    """The times in which the top server, which is told of all faults, was away through faults of its own.
+
+    A frozen top server is back when it goes on. One that was killed is back when it has resumed the run, which begins
+    when the nodes are back.
+    """
+    if TOP_SERVER in strike.victims:
+        return []
+    resumed = [epoch(event) for event in events if event["event"] == "run_resumed"]
+    spans = []
+    for other in strikes:
+        if TOP_SERVER in other.victims and other.fault.kind in ("kill", "stop"):
+            back = [other.undone] if other.fault.kind == "stop" else resumed
+            spans.append((other.at, min((at for at in back if at is not None and at > other.at), default=math.inf)))
+    return spans
 
 
 def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: float | None) -> float | None:
@@ -106,31 +129,38 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
     return None
 
 
-def exposed(strike: Strike, events: Sequence[Event], until: float = math.inf) -> float:
-    """Seconds in which the fault could be noticed: until it ended, the last round ended, or the moment `until`.
+def exposed(strike: Strike, events: Sequence[Event], until: float = math.inf, unwatched: Sequence[Span] = ()) -> float:
+    """The longest time, in seconds, in which the fault could be noticed without a pause.
 
-    For a cut between two nodes, it is the time for which one of them waited for the other. A full disk is noticed
-    when something is written, which need not be soon.
+    It ends when the fault ended, after the last round, or at the moment `until`; spans of `unwatched` interrupt it.
+    For a cut between two nodes, one of them must wait for the other. A full disk is noticed when something is written,
+    which need not be soon.
     """
     if strike.fault.kind == "fill" or _was_away(strike, events):
         return 0.0
     if strike.fault.victim == "pair":
-        return _longest_wait(strike, events, until)
-    over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)
-    return max(0.0, min(strike.undone or over, over, until) - strike.at)
+        over = min(strike.undone or epoch(events[-1]), until)
+        spans = [(max(begin, strike.at), min(end, over)) for begin, end in _waits(strike, events)]
+    else:
+        over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)
+        spans = [(strike.at, min(strike.undone or over, over, until))]
+    return max((end - begin for span in spans for begin, end in _without(span, unwatched)), default=0.0)
+
+
+def _without(span: Span, others: Iterable[Span]) -> Iterator[Span]:
+    """The parts of a span that no other span covers."""
+    begin, end = span
+    for start, stop in sorted(others):
+        if start > begin:
+            yield begin, min(start, end)
+        begin = max(begin, min(stop, end))
+    yield begin, max(begin, end)
 
 
 def _was_away(strike: Strike, events: Sequence[Event]) -> bool:
     """Whether one of the nodes had left, and had not joined again, when the fault began."""
     there = presence(event for event in events if epoch(event) < strike.at)
     return TOP_SERVER not in strike.victims and not all(there.get(node, True) for node in strike.nodes)
-
-
-def _longest_wait(strike: Strike, events: Sequence[Event], until: float) -> float:
-    """The longest time, in seconds, for which a hop between two nodes waited for the link between them."""
-    over = min(strike.undone or epoch(events[-1]), until)
-    waits = (min(end, over) - max(begin, strike.at) for begin, end in _waits(strike, events))
-    return max(0.0, max(waits, default=0.0))
 
 
 def _waits(strike: Strike, events: Sequence[Event]) -> Iterator[tuple[float, float]]:

@@ -17,6 +17,7 @@ from benchmarks.chaos.events import Event
 from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
+from benchmarks.chaos.play import Hit
 from benchmarks.chaos.world import TOP_SERVER
 from fedgsp.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
@@ -184,28 +185,43 @@ def test_a_cut_between_two_nodes_counts_until_a_fault_hits_one_of_them(
     assert times.exposed(pair, events, until) == exposed
 
 
-@pytest.mark.parametrize("kind", ["cut", "kill"])
+def at(second: float) -> str:
+    return f"1970-01-01T00:{int(second // 60):02}:{second % 60:06.3f}+00:00"
+
+
 @pytest.mark.parametrize(
-    ("later", "victim", "names", "noticed"),
+    ("later", "begin", "end", "noticed", "detected", "exposed", "late"),
     [
-        ("kill", "top server", (TOP_SERVER,), None),
-        ("kill", "everything", (TOP_SERVER, "n0", "n1"), None),
-        ("stop", "top server", (TOP_SERVER,), None),
-        ("cut", "top server", (TOP_SERVER,), 6.0),
-        ("stop", "manager", ("m0",), 6.0),
+        # A node is cut off from second 100 to 160. The top server is away from `begin` to `end`.
+        ("stop", 101.0, 103.0, 106.0, 3.0, 57.0, False),  # the seconds begin when it is back
+        ("stop", 101.0, 103.0, 140.0, 37.0, 57.0, True),  # a short absence excuses nothing later
+        ("stop", 104.9, 105.1, 111.0, 5.9, 54.9, True),
+        ("stop", 103.0, 107.0, 102.0, 2.0, 53.0, False),  # noticed before
+        ("stop", 107.0, 170.0, 165.0, None, 7.0, True),  # long unnoticed before; what comes in between shows nothing
+        ("stop", 101.0, None, 130.0, None, 1.0, False),  # it was never back
+        ("kill", 101.0, 109.0, 106.0, None, 51.0, True),
+        ("kill", 101.0, 165.0, 164.0, None, 1.0, False),
+        ("cut", 101.0, 103.0, 106.0, 6.0, 60.0, True),  # a top server that is cut off loses its nodes, and tells so
     ],
 )
-def test_a_top_server_that_is_away_cannot_notice_an_earlier_fault(
-    kind: str, later: str, victim: str, names: tuple[str, ...], noticed: float | None
+def test_a_top_server_that_is_away_cannot_notice_other_faults(
+    later: str, begin: float, end: float | None, noticed: float, detected: float | None, exposed: float, late: bool
 ) -> None:
     moment = Moment(1, 1, 0.0)
-    first = Strike(Fault(kind, "node", 0, moment, 1.0), ("n0",), 100.0, 110.0)
-    second = Strike(Fault(later, victim, 0, moment, 1.0), names, 101.0, 102.0)
-    joined = {"event": "node_joined", "node": "n0", "time": "1970-01-01T00:01:46+00:00"}
-    rounds = {"event": "round_finished", "time": "1970-01-01T00:02:00+00:00"}
-    until = times.next_fault(first, [first, second])
-    assert times.detection(PLAN, first, [joined, rounds], [], until) == noticed
-    assert times.exposed(first, [joined, rounds], until) == (1.0 if noticed is None else 10.0)
+    node = Strike(Fault("cut", "node", 0, moment, 1.0), ("n0",), 100.0, 160.0)
+    top = Strike(Fault(later, "top server", 0, moment, 1.0), (TOP_SERVER,), begin, None if later == "kill" else end)
+    events: list[Event] = [
+        {"event": "node_left", "node": "n0", "reason": "lost", "time": at(noticed)},
+        *([{"event": "run_resumed", "time": at(end)}] if later == "kill" and end else []),
+        {"event": "round_finished", "time": at(300.0)},
+    ]
+    away = times.unwatched(node, [node, top], events)
+    found = times.detection(PLAN, node, events, [], unwatched=away)
+    seen = times.exposed(node, events, unwatched=away)
+    assert found == pytest.approx(detected)
+    assert seen == pytest.approx(exposed)
+    assert Hit("cut", "node", ("n0",), 100.0, 60.0, found, None, seen).late == late
+    assert times.unwatched(top, [node, top], events) == []
 
 
 def test_a_cut_between_two_nodes_can_be_noticed_when_one_waits_for_the_other() -> None:

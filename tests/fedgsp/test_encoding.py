@@ -15,7 +15,7 @@ from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
-from fedgsp.pacing import MOST_CHUNK
+from fedgsp.pacing import MOST_NEAR_CHUNK
 from fedgsp.weights import Weights, padded_bytes
 from tests.support.holders import (
     PLENTY,
@@ -110,7 +110,7 @@ def test_a_stream_becomes_the_same_buffer_wherever_it_is_cut_between_values(
         assert buffer.tobytes() == weights.buffer.tobytes()
 
 
-@pytest.mark.parametrize("elements", [0, 1, MOST_CHUNK // 2 - 1, MOST_CHUNK // 2 + 1])
+@pytest.mark.parametrize("elements", [0, 1, MOST_NEAR_CHUNK // 2 - 1, MOST_NEAR_CHUNK // 2 + 1])
 async def test_rounded_weights_come_as_they_were_kept_and_can_be_handed_on(elements: int) -> None:
     store, weights = ModelStore(), rounded(normal(vector(elements)))
     store.put("m", weights)

@@ -20,7 +20,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.pacing import MOST_CHUNK
+from fedgsp.pacing import MOST_NEAR_CHUNK
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
 from tests.support.callers import OPEN
@@ -45,7 +45,7 @@ from tests.support.weights import TENSORS, some_weights, vector
 # --- what goes right
 
 
-@pytest.mark.parametrize("elements", [0, 1, MOST_CHUNK // 4 - 1, MOST_CHUNK // 4, MOST_CHUNK // 4 + 1, 700_000])
+@pytest.mark.parametrize("elements", [0, 1, *(MOST_NEAR_CHUNK // 4 + more for more in (-1, 0, 1)), 700_000])
 async def test_weights_come_as_they_were_kept(elements: int) -> None:
     store, weights = ModelStore(), some_weights(3, vector(elements))
     store.put("m", weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from dataclasses import dataclass
 
@@ -254,6 +255,31 @@ async def test_a_sender_waits_when_its_window_is_full_and_for_the_last_confirmat
         assert not settling.done()
         receiver.allowed.release()
         await settling
+
+
+@pytest.mark.parametrize(("near", "most"), [(True, pacing.MOST_NEAR_CHUNK), (False, pacing.MOST_CHUNK)])
+def test_chunks_between_machines_stay_small_because_a_link_may_become_slow(near: bool, most: int) -> None:
+    way = Way(near=near)
+    pace = Pace(way, Receiver().receipt, 1.0)
+    transferred(way, 10**9, 1e9, 0.001)
+    assert way.window == MODEL_WINDOW_BYTES
+    assert pace.chunk_bytes == most == pace.most_chunk
+
+
+@pytest.mark.parametrize(("unconfirmed", "lost"), [(0, False), (1, False), (1, True), (0, True)])
+async def test_a_link_counts_as_not_known_after_a_transfer_that_was_cut_off(unconfirmed: int, lost: bool) -> None:
+    way, receiver = Way(), Receiver()
+    transferred(way, 10**8, 1.25e8, 0.02)
+    with contextlib.suppress(ConnectionError):
+        async with Pace(way, receiver.receipt, 1.0) as pace:
+            begun = way.window
+            assert begun > 10 * FIRST_BYTES
+            for _ in range(unconfirmed):
+                await pace.turn(1)
+            if lost:
+                raise ConnectionError("the other machine has gone")
+    assert way.window == (FIRST_BYTES if unconfirmed and lost else begun)
+    assert way.flying == 0
 
 
 async def test_transfers_at_the_same_time_share_a_window_and_none_starves() -> None:
