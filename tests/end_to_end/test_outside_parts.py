@@ -58,6 +58,27 @@ ALL = [
 ]
 
 
+#: Prints the exit code and all words of a top server with each of several lists of flags.
+EACH = """
+import json, os, runpy, sys, tempfile
+import top_server.cli
+told = []
+for flags in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile() as words:
+        child = os.fork()
+        if not child:
+            os.dup2(words.fileno(), 1)
+            os.dup2(words.fileno(), 2)
+            sys.argv = ["top-server", *flags]
+            runpy.run_module("top_server", run_name="__main__", alter_sys=True)
+            os._exit(0)  # it does not come here: the command ends the process
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        words.seek(0)
+        told.append((code, words.read().decode()))
+print(json.dumps(told))
+"""
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of processes that have the package."""
@@ -72,6 +93,15 @@ def said(env: dict[str, str], *flags: str) -> tuple[int, str]:
         command, capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **env, "COLUMNS": "200"}
     )
     return ended.returncode, ended.stdout + ended.stderr
+
+
+def each_said(env: dict[str, str], commands: list[list[str]]) -> list[tuple[int, str]]:
+    """What each of several commands ends with: children of one process that has imported the package."""
+    command = [sys.executable, "-c", EACH, json.dumps(commands)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, env={**os.environ, **env, "COLUMNS": "200"}
+    )
+    return [(code, words) for code, words in json.loads(ended.stdout)]
 
 
 async def failed(run: Process) -> str:
@@ -115,35 +145,34 @@ def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
     assert [name for name in PARTS.values() if name not in told] == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (
-            ["--grouping-option", "members=0"],
-            "grouping by-size: option members is '0'; give a whole number of at least 1",
-        ),
-        (["--optimizer-option", "ded=2"], "optimizer signs has no option 'ded'; did you mean 'dead'?"),
-        (["--schedule-option", "power=0"], "schedule root: option power is '0'"),
-        (["--weighing-option", "pover=2"], "weighing power has no option 'pover'; did you mean 'power'?"),
-        (["--merge-option", "members=2"], "give --grouping-option members=... or --program-option members=..."),
-        (["--place-option", "prefx=2"], "place counted has no option 'prefx'; did you mean 'prefix'?"),
-        (["--track-option", "lines.digit=2"], "tracker lines has no option 'digit'; did you mean 'digits'?"),
-        (["--grouping", "by-siz"], "--grouping cannot be 'by-siz'; did you mean 'by-size'?"),
-        (["--profile", "none"], "grouping by-size needs profile sizes"),
-        (
-            ["--grouping", "absent"],
-            "grouping absent of package outside-parts 1.0 cannot be loaded from outside_parts.nowhere:ABSENT:"
-            " ModuleNotFoundError",
-        ),
-    ],
-)
-def test_a_mistake_is_told_before_anybody_waits(
-    installed: dict[str, str], tmp_path: Path, flags: list[str], told: str
-) -> None:
-    code, words = said(installed, *CHOSEN, *flags, "--run-dir", str(tmp_path / "run"))
-    assert code == 2
-    assert told in " ".join(words.split())
-    assert "Traceback" not in words
+#: Flags with a mistake, and what is told of it.
+MISTAKES = [
+    (
+        ["--grouping-option", "members=0"],
+        "grouping by-size: option members is '0'; give a whole number of at least 1",
+    ),
+    (["--optimizer-option", "ded=2"], "optimizer signs has no option 'ded'; did you mean 'dead'?"),
+    (["--schedule-option", "power=0"], "schedule root: option power is '0'"),
+    (["--weighing-option", "pover=2"], "weighing power has no option 'pover'; did you mean 'power'?"),
+    (["--merge-option", "members=2"], "give --grouping-option members=... or --program-option members=..."),
+    (["--place-option", "prefx=2"], "place counted has no option 'prefx'; did you mean 'prefix'?"),
+    (["--track-option", "lines.digit=2"], "tracker lines has no option 'digit'; did you mean 'digits'?"),
+    (["--grouping", "by-siz"], "--grouping cannot be 'by-siz'; did you mean 'by-size'?"),
+    (["--profile", "none"], "grouping by-size needs profile sizes"),
+    (
+        ["--grouping", "absent"],
+        "grouping absent of package outside-parts 1.0 cannot be loaded from outside_parts.nowhere:ABSENT:"
+        " ModuleNotFoundError",
+    ),
+]
+
+
+def test_a_mistake_is_told_before_anybody_waits(installed: dict[str, str], tmp_path: Path) -> None:
+    commands = [[*CHOSEN, *flags, "--run-dir", str(tmp_path / "run")] for flags, _ in MISTAKES]
+    for (flags, told), (code, words) in zip(MISTAKES, each_said(installed, commands), strict=True):
+        assert code == 2, flags
+        assert told in " ".join(words.split()), flags
+        assert "Traceback" not in words, flags
 
 
 @pytest.mark.parametrize(
