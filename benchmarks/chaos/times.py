@@ -76,7 +76,8 @@ def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
     """The moment of the next fault, if this one was over by then and left nothing behind; else infinity.
 
     Later events show the next fault. A killed process may be missed later than it was started again. A cut between two
-    nodes counts as over when a fault hits one of them as a whole: from then on that node is missed by all.
+    nodes counts as over when a fault hits one of them as a whole, or the top server: from then on all miss that node,
+    or the top server misses all nodes.
     """
     if strike.fault.kind == "kill":
         return math.inf
@@ -85,9 +86,9 @@ def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
 
 
 def _covers(other: Strike, strike: Strike) -> bool:
-    """Whether a fault that came later hits a whole node of a cut between two."""
-    hit = other.at > strike.at and other.fault.victim != "pair" and bool(set(other.nodes) & set(strike.nodes))
-    return strike.fault.victim == "pair" and hit
+    """Whether a fault that came later than a cut between two nodes hits one of them as a whole, or the top server."""
+    hit = TOP_SERVER in other.victims or bool(set(other.nodes) & set(strike.nodes))
+    return strike.fault.victim == "pair" and other.at > strike.at and other.fault.victim != "pair" and hit
 
 
 def unwatched(strike: Strike, strikes: Iterable[Strike], events: Sequence[Event]) -> list[Span]:

@@ -17,6 +17,8 @@ from group_manager.update_norms import Norms
 
 #: Failures of a reader that may mean that the holder of its start is gone.
 HOLDER_GONE = (FailureCode.UNREACHABLE, FailureCode.CUT_SHORT, FailureCode.STALLED)
+#: Failures of a reader whose holder may only have been away: then this manager could not give the model either.
+HOLDER_AWAY = (*HOLDER_GONE, FailureCode.NO_SUCH_MODEL)
 #: Failures of a reader that may mean that its start is bad: this manager then looks at the start itself.
 BAD_MODEL = (
     FailureCode.NO_SUCH_MODEL,
@@ -97,7 +99,7 @@ class _Walk:
             return None
         if stopped.code is FailureCode.NODE_LOST:
             return self.chain.again(hop, f"node {hop.member.node} was away")
-        if stopped.code in HOLDER_GONE:
+        if stopped.code in HOLDER_AWAY:
             for node in dict.fromkeys(one.member.node for one in (last, following) if one is not None):
                 if members.breaks(node) > self._breaks.get(node, 0):
                     return self.chain.again(hop, f"node {node} was away for a moment")

@@ -162,6 +162,7 @@ def test_a_node_that_is_away_cannot_be_missed_once_more(back: bool, noticed: flo
     [
         ("cut", "node", ("n0",), None, 3.0),
         ("kill", "node", ("n1",), None, 3.0),
+        ("cut", "top server", (TOP_SERVER,), None, 3.0),
         ("cut", "node", ("n2",), 6.0, 8.0),
         ("cut", "pair", ("n0", "n1"), 6.0, 8.0),
         ("kill", "manager", ("m0",), 6.0, 8.0),
