@@ -15,12 +15,10 @@ from fedgsp.messages import (
     GroupResult,
     MemberDone,
     RelayMode,
-    Rerouted,
     SourceKind,
     Trained,
 )
 from group_manager.chain import client_order
-from group_manager.programs.relay import HOLDER_AWAY
 from tests.support.faults import Faults
 from tests.support.scene import hosted, relayed, scene
 from tests.support.scripted import STALL_TIMEOUT_S
@@ -331,28 +329,6 @@ async def test_a_holder_that_its_reader_misses_first_is_not_the_readers_fault() 
         outcome = await play.run(TWO_NODES, relay=RelayMode.DIRECT)
         assert await play.result(outcome) == relayed([0, 2, 4])
         assert set(play.skipped) == {1, 3, 5}
-
-
-@pytest.mark.parametrize("code", HOLDER_AWAY)
-async def test_a_reader_is_asked_again_if_the_holder_of_its_start_was_away_meanwhile(
-    code: FailureCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(Faults().fail(2, code)) as play:
-        # n2 loses its connection once it holds the model of 1, and is back before 2 says that it got none.
-        monkeypatch.setattr(play.members, "breaks", lambda node: int(node == "n2" and 1 in play.trained))
-        outcome = await play.run(TWO_NODES)
-        assert await play.result(outcome) == relayed(range(6))
-        assert play.skipped == {}
-        told = Rerouted(2, "node n2 was away for a moment: it is asked again")
-        assert [event.kind for event in play.events if isinstance(event.kind, Rerouted)] == [told]
-
-
-async def test_a_reader_that_gets_no_model_though_nobody_was_away_is_skipped() -> None:
-    async with scene(Faults().fail(2, FailureCode.NO_SUCH_MODEL)) as play:
-        outcome = await play.run(TWO_NODES)
-        assert await play.result(outcome) == relayed([0, 1, 3, 4, 5])
-        assert play.skipped[2] is not None
-        assert play.skipped[2].code is FailureCode.DISPUTED
 
 
 async def test_the_node_lost_while_its_result_is_collected_is_left_out() -> None:
