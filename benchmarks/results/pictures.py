@@ -24,7 +24,7 @@ _DPI = 120
 #: Every second mean is dashed, so that a line below another can be seen.
 _STYLES = ("-", "--")
 _COLOURS = ("#1d4ed8", "#d97706", "#2f9e44", "#c2255c", "#6b7280", "#7048e8", "#0c8599", "#862e9c")
-_LABELS = {"accuracy": "accuracy on the clients' test parts, %", "loss": "loss on the clients' test parts"}
+_LABELS = {"accuracy": "accuracy on the clients' {part} parts, %", "loss": "loss on the clients' {part} parts"}
 
 
 def picture(description: Description, kept: Kept, where: str) -> bytes | None:
@@ -68,7 +68,7 @@ def curves(description: Description, rows: Mapping[str, Runs], where: str) -> Fi
             rounds = sorted(set.intersection(*map(set, seeds)))
             means = [float(np.mean([curve[r] for curve in seeds])) for r in rounds]
             axes.plot(rounds, means, _STYLES[number % len(_STYLES)], color=colour, linewidth=1.8, label=label)
-        axes.set(xlabel="round", ylabel=_LABELS.get(name, name))
+        axes.set(xlabel="round", ylabel=_LABELS.get(name, name).format(part=description.get("part", "test")))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     drawn.axes[0].legend(fontsize=8)
