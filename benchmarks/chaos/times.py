@@ -5,8 +5,8 @@ Detection is the time from the fault to the first event that shows it: an event 
 two nodes, it begins when one of them waits for the other. A fault of the top server is noticed when nodes log that
 they look for it, or when its last manager has ended. Short faults may have no event, and neither may a cut between two
 nodes while none waits for the other. A node that is away already when a fault hits it, because of the fault before or
-an expired certificate, cannot be missed once more: then nothing is measured. While the top server is away through a
-fault of its own, it cannot notice others: such a time does not count.
+an expired certificate, cannot be missed once more: then nothing is measured. A top server that is killed or frozen
+cannot notice other faults, so that time does not count.
 
 Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
 the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
@@ -92,7 +92,7 @@ def _covers(other: Strike, strike: Strike) -> bool:
 
 
 def unwatched(strike: Strike, strikes: Iterable[Strike], events: Sequence[Event]) -> list[Span]:
-    """The times in which the top server, which is told of all faults, was away through faults of its own.
+    """The times in which the top server, which notices faults and is told of them, was killed or frozen.
 
     A frozen top server is back when it goes on. One that was killed is back when it has resumed the run, which begins
     when the nodes are back.

@@ -58,7 +58,7 @@ ALL = [
 ]
 
 
-#: Prints the exit code and all words of a top server with each of several lists of flags.
+#: Starts a top server with each of several lists of flags. Prints, for each, its exit code and all that it printed.
 EACH = """
 import json, os, runpy, sys, tempfile
 import top_server.cli
@@ -86,17 +86,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def said(env: dict[str, str], *flags: str) -> tuple[int, str]:
-    """The exit code of a top server that ends at once, and all that it said."""
-    command = [sys.executable, "-m", "top_server", *flags]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **env, "COLUMNS": "200"}
-    )
-    return ended.returncode, ended.stdout + ended.stderr
-
-
 def each_said(env: dict[str, str], commands: list[list[str]]) -> list[tuple[int, str]]:
-    """What each of several commands ends with: children of one process that has imported the package."""
+    """Exit code and output of a top server with each of these lists of flags; all are forked from one process."""
     command = [sys.executable, "-c", EACH, json.dumps(commands)]
     ended = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=100, env={**os.environ, **env, "COLUMNS": "200"}
@@ -140,12 +131,12 @@ def test_an_author_can_check_the_contract_of_each(installed: dict[str, str]) -> 
 
 
 def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
-    code, told = said(installed, "--help")
+    ((code, told),) = each_said(installed, [["--help"]])
     assert code == 0
     assert [name for name in PARTS.values() if name not in told] == []
 
 
-#: Flags with a mistake, and what is told of it.
+#: Flags with a mistake, and the error message or a part of it.
 MISTAKES = [
     (
         ["--grouping-option", "members=0"],
