@@ -1,7 +1,6 @@
 """The calls that move weights: to fetch a model from its holder, and to upload it to the process that asked for it."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import grpc.aio
 
 from fedgsp import chunks, model_streams
 from fedgsp.access import shown
+from fedgsp.answers import Answers
 from fedgsp.bases import Bases
 from fedgsp.channels import describe
 from fedgsp.memory import room
@@ -25,8 +25,6 @@ from fedgsp.windows import is_here, machine
 PROMISE_TIMEOUT_S = 24 * 3600.0
 #: A holder that has not taken the question for a model after so many seconds cannot be reached.
 ASK_TIMEOUT_S = 30.0
-#: A reader says so often, in seconds, that it is still there: before its holder would ask, whatever `--lost-after` is.
-SIGN_S = 0.25
 
 
 async def fetch(
@@ -55,7 +53,7 @@ async def fetch(
         timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
 
-    answers = _Answers(call)
+    answers = Answers(lambda receipt: _write(call, model_pb2.FetchRequest(receipt=receipt)))
     watch = looked_at(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
 
     def comes(found: str) -> bool:
@@ -88,7 +86,7 @@ async def fetch(
         _check_not_closed()
         raise
     finally:
-        answers.end()
+        answers.close()
         call.cancel()
         if watch is not None:
             watch.cancel()
@@ -118,40 +116,6 @@ async def _watch(channel: grpc.aio.Channel, model_id: str, ticket: bytes, give_u
         call.cancel()
 
 
-class _Answers:
-    """What a reader says to a holder while chunks come: receipts, and signs that it is still there.
-
-    If a packet is lost on a slow link, no chunk comes for seconds. A holder that hears nothing sends a ping, whose
-    answer comes no sooner; it would take its reader for lost.
-    """
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-        self._one_by_one = asyncio.Lock()
-        self._signs: asyncio.Task[None] | None = None
-
-    async def receipt(self, base: int | None) -> None:
-        """Confirms a chunk, chooses a base, or refuses a window or a code."""
-        if self._signs is None:
-            self._signs = asyncio.create_task(self._give_signs())
-        await self._say(model_pb2.FetchRequest(receipt=chunks.receipt(base)))
-
-    async def _give_signs(self) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            while True:
-                await asyncio.sleep(SIGN_S)
-                await self._say(model_pb2.FetchRequest())
-
-    async def _say(self, request: model_pb2.FetchRequest) -> None:
-        async with self._one_by_one:
-            await _write(self._call, request)
-
-    def end(self) -> None:
-        """The transfer is over."""
-        if self._signs is not None:
-            self._signs.cancel()
-
-
 async def upload(
     channel: grpc.aio.Channel,
     model_id: str,
@@ -170,17 +134,26 @@ async def upload(
     call = channel.stream_stream(f"/{chunks.SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
         metadata=shown(ticket)
     )
+    what = f"model {model_id!r}"
+
+    async def answer() -> model_pb2.Receipt | None:
+        """The next message that is no sign; None at the end of the call."""
+        said: model_pb2.Receipt | None
+        while (said := await call.read()) is not grpc.aio.EOF:
+            require(
+                said is not None,  # what gRPC gives for a message that cannot be decoded
+                FailureCode.BAD_STREAM,
+                f"{what}: its receiver sent what is no receipt",
+            )
+            if not said.waiting:
+                return said
+        return None
 
     async def receipt() -> int | None:
-        answer = await call.read()
-        if answer is grpc.aio.EOF:
+        said = await answer()
+        if said is None:
             raise await _end(call)
-        require(
-            answer is not None,  # gRPC's sign for a message that cannot be decoded
-            FailureCode.BAD_STREAM,
-            f"model {model_id!r}: its receiver sent what is no receipt",
-        )
-        return chunks.said(answer)
+        return chunks.said(said)
 
     pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
     try:
@@ -192,11 +165,14 @@ async def upload(
                 on_chunk()
             await call.done_writing()
             await pace.settled()
+        async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
+            too_many = await answer()
         require(
-            await call.read() is grpc.aio.EOF,
-            FailureCode.BAD_STREAM,
-            f"model {model_id!r}: its receiver sent one receipt too many",
+            too_many is None, FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent one receipt too many"
         )
+    except TimeoutError:
+        why = f"{what}: its receiver has everything, and does not end the call"
+        raise WeightsError(FailureCode.STALLED, why) from None
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error

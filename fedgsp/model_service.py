@@ -10,6 +10,7 @@ import grpc.aio
 from fedgsp import chunks, model_streams
 from fedgsp.access import Caller, caller
 from fedgsp.addresses import is_near
+from fedgsp.answers import Answers
 from fedgsp.bases import Bases
 from fedgsp.channels import refuse
 from fedgsp.landing import Landing
@@ -96,11 +97,9 @@ class ModelServicer:
         model_id, loop = request.model_id, asyncio.get_running_loop()
 
         async def receipt() -> int | None:
-            while (answer := await anext(stream, request)) is not request:
-                if answer.HasField("receipt"):
+            while (answer := await anext(stream, request)) is not request and answer.HasField("receipt"):
+                if not answer.receipt.waiting:
                     return chunks.said(answer.receipt)
-                if answer.model_id:
-                    break
             raise WeightsError(FailureCode.BAD_STREAM, "no receipt came for what was sent")
 
         with self._fetches.of((_who(), model_id)):
@@ -163,18 +162,15 @@ class ModelServicer:
             # If the reader has gone meanwhile, nobody would release the model.
             require(wanted(coming), FailureCode.CANCELLED, f"model {coming!r} is not wanted any more")
 
-        async def send_receipt(base: int | None) -> None:
-            await context.write(chunks.receipt(base))
-
         try:
-            with self._uploads.of((_who(), sender.asks)):
+            with self._uploads.of((_who(), sender.asks)), contextlib.closing(Answers(context.write)) as answers:
                 ref, weights = await received(
                     requests,
                     None,
                     self._max_bytes(),
                     wanted,
                     model_streams.CHUNK_TIMEOUT_S,
-                    send_receipt,
+                    answers.receipt,
                     still_wanted,
                     self._make_room,
                     self._bases,

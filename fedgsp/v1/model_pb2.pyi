@@ -127,7 +127,7 @@ Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
 class FetchRequest(_message.Message):
-    """Asks for a model (the first request of a stream), or confirms a chunk (all later requests)."""
+    """Asks for a model (the first request of a stream), or carries a receipt (all later requests)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -164,27 +164,32 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 class Receipt(_message.Message):
     """Answers a header that offers a window, and every chunk that was put into the window: its slot is then free again.
     Answers also a header that offers a code, and every chunk with bytes, if the header says that the sender is paced.
+    From the first answer on, the receiver also gives a sign several times in a second, until the transfer ends.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     refused: _builtins.bool
     """The receiver cannot open the window, or takes no code; the bytes have to come as `encoding` says."""
     base: _builtins.int
     """Answers an offered code: the base that the receiver has, counted from 1 in `bases`. 0: it has none of them, and the
     bytes are coded without a base.
     """
+    waiting: _builtins.bool
+    """A sign: the receiver is there, and waits for bytes. It answers nothing. The other fields do not count."""
     def __init__(
         self,
         *,
         refused: _builtins.bool = ...,
         base: _builtins.int = ...,
+        waiting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "refused", b"refused", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,9 +115,7 @@ def taking(answers: list[bytes], then: str) -> Any:
     )
 
 
-TAKEN = model_pb2.Receipt().SerializeToString()
-
-
+TAKEN, SIGN = (model_pb2.Receipt(waiting=sign).SerializeToString() for sign in (False, True))
 SLOTS_OF_LARGE = -(-LARGE.buffer.nbytes // SLOT_BYTES)
 
 
@@ -129,6 +127,8 @@ SLOTS_OF_LARGE = -(-LARGE.buffer.nbytes // SLOT_BYTES)
         ([TAKEN, b"\x08\x01"], FailureCode.BAD_STREAM, "refused a window that it had opened"),
         ([], FailureCode.STALLED, "no receipt of model 'm'"),
         ([TAKEN] * 2, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([TAKEN] * 2 + [SIGN] * 100, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([SIGN, TAKEN] * (SLOTS_OF_LARGE + 1), FailureCode.STALLED, "has everything, and does not end the call"),
     ],
 )
 async def test_an_upload_ends_with_a_reason_whatever_its_receiver_answers(
