@@ -93,7 +93,8 @@ def test_what_was_measured_on_the_fewest_machines_predicts_the_others() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "can be played")
-@pytest.mark.parametrize("program", ["relay", pytest.param("parallel", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["relay", "parallel"])
 def test_runs_over_machines_with_managers_there_finish(program: str) -> None:
     """Top server, managers and nodes listen on all addresses of machines that have no loopback in common."""
     case = Case(2, program, True, 8, 2, 2, nodes_per_machine=1, parameters=1000, training_s=0.0)

@@ -153,7 +153,7 @@ async def played(config: RunConfig, layout: str) -> Finished:
 
 
 #: Their coalitions and their ways to train are each played in another case.
-SELDOM = tuple(f"fedcollab, {name}" for name in ("fedprox", "fednova", "finetune", "per-fedavg", "ditto"))
+SELDOM = tuple(f"fedcollab, {name}" for name in ("fedprox", "fednova", "finetune", "per-fedavg", "pfedme", "ditto"))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def told_apart(kind: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
     ("kind", "layout"),
     [
         pytest.param("pairwise", "one node", marks=pytest.mark.slow),
-        ("pairwise", "mixed up"),
+        pytest.param("pairwise", "mixed up", marks=pytest.mark.slow),
         pytest.param("largest", "mixed up", marks=pytest.mark.slow),
         ("shared", "one node"),
     ],
@@ -271,8 +271,15 @@ def of_blobs(**changes: Any) -> CoalitionReference:
     return CoalitionReference(GatedBlobs(), range(6), **{**BLOBS, **changes})
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "lost"])
-@pytest.mark.parametrize("scheme", ["ditto", "pfedme"])
+@pytest.mark.parametrize(
+    ("scheme", "kept"),
+    [
+        pytest.param("ditto", True, id="ditto-kept"),
+        pytest.param("pfedme", False, id="pfedme-lost"),
+        pytest.param("ditto", False, marks=pytest.mark.slow, id="ditto-lost"),
+        pytest.param("pfedme", True, marks=pytest.mark.slow, id="pfedme-kept"),
+    ],
+)
 async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_loss_is_survived(
     tmp_path: Path, scheme: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

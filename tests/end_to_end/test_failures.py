@@ -63,9 +63,14 @@ async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [("raises", "the scanner is offline (faulty_task.py:"), ("diverges", "lower --learning-rate")]
+    ("scheme", "fault", "reason"),
+    [
+        ("fedgsp", "raises", "the scanner is offline (faulty_task.py:"),
+        ("fedavg", "diverges", "lower --learning-rate"),
+        pytest.param("fedavg", "raises", "the scanner is offline (faulty_task.py:", marks=pytest.mark.slow),
+        pytest.param("fedgsp", "diverges", "lower --learning-rate", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
 @HERE
 async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: str, fault: str, reason: str) -> None:
     changes, hosts = faulty(tmp_path, **{fault: "5"})
@@ -86,7 +91,9 @@ async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: 
     assert [row["clients_trained"] for row in run.rows] == [7, 7]
 
 
-@pytest.mark.parametrize("scheme", ["hcct", "ifca", "flsc"])
+@pytest.mark.parametrize(
+    "scheme", ["hcct", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ifca", "flsc"))]
+)
 @HERE
 async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accuracy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, scheme: str

@@ -97,14 +97,20 @@ def hosts(layout: str, **changes: Any) -> list[NodeSettings]:
     return [dataclasses.replace(node, **changes) for node in nodes(*LAYOUTS[layout], **TASK)]
 
 
-#: One of each kind of state also without a way between nodes; the others on demand.
-ON_ONE_NODE = ("hcct", "hcct-e", "independent", "ifca")
+#: These are played also without a way between nodes.
+ON_ONE_NODE = ("hcct", "independent")
+#: Of these, another is a larger case. They are played on demand, as all that is missing here.
+SELDOM = ("maxfl", "hcct, first epoch together", "global")
 
 
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        pytest.param(name, layout, marks=[] if layout == "mixed up" or name in ON_ONE_NODE else [pytest.mark.slow])
+        pytest.param(
+            name,
+            layout,
+            marks=[] if name in ON_ONE_NODE or (layout, name in SELDOM) == ("mixed up", False) else [pytest.mark.slow],
+        )
         for name, layout in itertools.product(SCHEMES, LAYOUTS)
         if not name.startswith("hcct-p")
     ],
@@ -119,7 +125,7 @@ async def test_every_scheme_gives_the_oracles_bits_in_every_layout(
     assert not run.of_kind("client_skipped")
 
 
-@pytest.mark.parametrize("name", ["hcct-p", "hcct-p, heads shown"])
+@pytest.mark.parametrize("name", [pytest.param("hcct-p", marks=pytest.mark.slow), "hcct-p, heads shown"])
 async def test_personal_heads_of_one_node_give_the_oracles_bits(tmp_path: Path, name: str) -> None:
     assert_equals(await play(configured(tmp_path, name), hosts("one node")), expected(name))
 

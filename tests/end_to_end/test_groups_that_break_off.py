@@ -54,7 +54,7 @@ async def test_a_group_whose_call_fails_goes_on_and_its_manager_stays(
     assert {(event["round"], event["group"]) for event in run.of_kind("group_resumed")} == {(2, 1)}
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
 async def test_a_result_that_does_not_come_is_asked_for_again_and_then_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:

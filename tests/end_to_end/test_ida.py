@@ -42,7 +42,11 @@ async def played(tmp_path: Path, scheme: str, **changes: Any) -> Finished:
     return await play(config, [host("n0", 0, 3, 4), host("n1", 1, 2)])
 
 
-OPTIONS: list[dict[str, Any]] = [{}, {"times": "samples", "norm": "l2"}, {"times": "intrac"}]
+OPTIONS = [
+    {},
+    pytest.param({"times": "samples", "norm": "l2"}, marks=pytest.mark.slow),
+    pytest.param({"times": "intrac"}, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -191,9 +191,10 @@ def test_a_mistake_is_told_before_anybody_waits(installed: dict[str, str], tmp_p
             ["--training", "failing-sgd"],
             "training failing-sgd of package outside-parts 1.0 raised ZeroDivisionError: nobody can train here",
         ),
-        (
+        pytest.param(
             ["--optimizer", "no-optimizer"],
             "optimizer no-optimizer of package outside-parts 1.0 raised TypeError: its code returned NoneType",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -206,6 +207,7 @@ async def test_a_part_that_fails_is_named_with_its_package(
         assert "Traceback" not in run.errors
 
 
+@pytest.mark.slow
 async def test_an_aggregation_that_fails_ends_its_group_with_the_reason(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

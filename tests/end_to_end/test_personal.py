@@ -19,7 +19,9 @@ def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
     managers_here(monkeypatch)
 
 
-@pytest.mark.parametrize("scheme", ["hcct-p", "hcct", "independent"])
+@pytest.mark.parametrize(
+    "scheme", ["hcct-p", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hcct", "independent"))]
+)
 async def test_a_node_restarted_within_a_round_goes_on_where_it_was(tmp_path: Path, scheme: str) -> None:
     expected = {
         "hcct-p": lambda: oracle().play_hcct(personal=True),

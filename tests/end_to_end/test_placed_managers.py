@@ -37,7 +37,7 @@ def hosts_of(run: Process) -> dict[str, str]:
     return {event["manager"]: event["node"] for event in run.events if event["event"] == "manager_spawned"}
 
 
-@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@pytest.mark.parametrize("scheme", ["fedgsp", pytest.param("fedavg", marks=pytest.mark.slow)])
 async def test_managers_on_the_machines_of_workers_leave_the_oracles_bits(tmp_path: Path, scheme: str) -> None:
     plan = dataclasses.replace(planned(2, seed=3, min_clients=CLIENTS, pause_s=0.0), scheme=scheme)
     async with program(command(tmp_path / "run", *settings_of(plan), "--scheme", scheme), tmp_path / "log") as run:
@@ -77,6 +77,7 @@ def check_own(file: Path, who: Identity) -> None:
     assert uris_in(file.read_bytes().partition(b"-----BEGIN PRIVATE")[0])[0] == who.uri
 
 
+@pytest.mark.slow
 async def test_each_manager_has_a_certificate_of_its_own(tmp_path: Path) -> None:
     made(tmp_path / "federation")
     plan = planned(2, seed=5, min_clients=CLIENTS, pause_s=0.01)

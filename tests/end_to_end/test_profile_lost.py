@@ -30,6 +30,8 @@ CASES: dict[str, tuple[dict[str, str], int, type[Work]]] = {
     "maxfl-hcct": ({"prior_epochs": "2"}, 2, Evaluate),
     "fedcollab": ({"exchanges": "4", "judge_every": "2"}, 1, Discriminate),
 }
+#: One of each kind of work; the others are played on demand.
+OFTEN = ("fedgsp", "flsc", "fedcollab")
 
 
 def models(run: Finished) -> dict[str, np.ndarray]:
@@ -73,7 +75,9 @@ async def disturbed(folder: Path, scheme: str, number: int, kind: type[Work]) ->
         return await play(configured(folder, scheme), [], both, watch)
 
 
-@pytest.mark.parametrize("scheme", CASES)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in CASES]
+)
 async def test_a_round_whose_nodes_are_all_lost_as_they_tell_of_themselves_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:

@@ -43,7 +43,7 @@ def drawn(path: Path) -> dict[tuple[int, int], list[str]]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["fedavg", "fedgsp"])
+@pytest.mark.parametrize("scheme", [pytest.param("fedavg", marks=pytest.mark.slow), "fedgsp"])
 async def test_a_manager_that_is_killed_makes_no_client_draw_twice(
     tmp_path: Path, draws: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:

@@ -65,7 +65,7 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
     assert run.of_kind("manager_lost")
 
 
-@pytest.mark.parametrize("clients", [[range(8)], [[0, 2, 4, 6], [1, 3, 5, 7]]])
+@pytest.mark.parametrize("clients", [[range(8)], pytest.param([[0, 2, 4, 6], [1, 3, 5, 7]], marks=pytest.mark.slow)])
 async def test_what_a_manager_had_not_handed_over_when_it_was_killed_is_revealed_again(
     tmp_path: Path, clients: list[Sequence[int]]
 ) -> None:

@@ -32,6 +32,8 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     "conv, previous": ("fedfusion", {"evaluation": "previous"}),
     "multi, previous": ("fedfusion", {"operator": "multi", "evaluation": "previous"}),
 }
+#: The others are played on demand.
+OFTEN = ("fedmmd, features", "conv", "multi, previous")
 
 
 @functools.cache
@@ -48,7 +50,9 @@ def oracle(name: str) -> tuple[StreamReference, list[State]]:
     return reference, reference.play_fedavg()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in CASES]
+)
 async def test_the_scheme_gives_the_oracles_bits_and_accuracies(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

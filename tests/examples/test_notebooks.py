@@ -45,6 +45,7 @@ def test_no_outputs_are_stored_that_could_be_old(path: Path) -> None:
     assert "Its outputs are not stored" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_first_steps_can_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("first_steps", tmp_path, monkeypatch)
     told = text_of(outputs)
