@@ -22,7 +22,7 @@ MEASURES = tuple(
     )
 )
 #: Measures that take many minutes, or need a GPU. They run only if they are named.
-LONG = ("churn", "gpu", "huge_model", "wan_tcp")
+LONG = ("churn", "gpu", "gpu_rounds", "huge_model", "wan_tcp")
 
 
 def main() -> int:
