@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results.runs import finished
-from benchmarks.sweep import begun, beside, check
+from benchmarks.sweep import begun, beside, check, tied
 from fedgsp.errors import RunError
 from fedgsp.lifecycle import python_module
 from fedgsp.settings.files import load
@@ -34,7 +34,7 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
     nodes: list[subprocess.Popen[bytes]] = []
     address = ""
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top_server:
+        with tied() as tie, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **tie) as top_server:
             assert top_server.stdout is not None
             for event in map(json.loads, top_server.stdout):
                 address = event["address"] if event["event"] == "listening" else address

@@ -25,11 +25,15 @@ job array play a sweep: see docs/slurm.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -42,6 +46,7 @@ from benchmarks.results.settings import FILES
 from benchmarks.results.store import check_name, is_kept, keep, keep_models
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
+from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.options import options
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
@@ -280,10 +285,18 @@ def run(settings: dict[str, Any], directory: Path) -> bool:
     begin = time.monotonic()
     resumed = continued(settings, directory)
     command = [*PROGRAM, "--resume", str(directory)] if resumed else begun(settings, directory)
-    with beside(directory, ".log").open("a" if resumed else "w") as log:
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    with beside(directory, ".log").open("a" if resumed else "w") as log, tied() as tie:
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, **tie).returncode
     print(f"{directory.name}: exit {code}, {time.monotonic() - begin:.0f} s", flush=True)
     return code == 0 and finished(directory)
+
+
+@contextlib.contextmanager
+def tied() -> Iterator[dict[str, Any]]:
+    """Arguments for `subprocess`, with which a program of FedGSP ends with this process, even if that is killed."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield {"stdin": theirs, "env": {**os.environ, LIFELINE_VARIABLE: "stdin"}}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -254,3 +255,27 @@ def test_nothing_is_played_to_be_kept_if_the_code_is_not_committed(
     with pytest.raises(SystemExit, match=r"sweep\.py: the code is changed"):
         swept(monkeypatch, experiment(tmp_path, {"a": {}}), "--out", tmp_path, "--keep")
     assert played.settings == {}
+
+
+#: A sweep whose program writes into the pipe `said`, also when its lifeline ends.
+OF_ONE_THAT_WAITS = """
+import sys
+from benchmarks import sweep
+program = "import sys; say = open('said', 'w', 1).write; say('begun\\\\n'); sys.stdin.read(); say('ended\\\\n')"
+sweep.PROGRAM = (sys.executable, "-c", program)
+sweep.main()
+"""
+
+
+def test_a_run_ends_with_its_sweep_even_if_that_is_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "said")
+    words = [str(experiment(tmp_path, {"a": {}})), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", OF_ONE_THAT_WAITS, *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with (
+        subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE) as sweeping,
+        (tmp_path / "said").open() as said,
+    ):
+        assert said.readline() == "begun\n"
+        sweeping.kill()
+        assert said.readline() == "ended\n"
