@@ -50,7 +50,7 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
                     )
                     with beside(directory, f".node-{len(nodes)}.log").open("w") as log:
                         command = [*python_module("fedgsp_node"), "start", *arguments_of(node)]
-                        nodes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+                        nodes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **tie))
     finally:
         for process in nodes:
             process.terminate()

@@ -1,4 +1,4 @@
-"""What the receiver of a model says to its sender while the bytes come."""
+"""What the receiver of a model tells its sender while the bytes come."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ import grpc.aio
 from fedgsp import chunks
 from fedgsp.v1 import model_pb2
 
-#: Seconds between two signs. A sender sends no ping before, whatever `--lost-after` is.
+#: Seconds between two signs of life. gRPC sends a ping only after a third of `--lost-after`, which is more.
 SIGN_S = 0.25
 #: What gRPC raises for a message of a call that has ended, at a client and at a server.
 ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 class Answers:
-    """Receipts, and from the first receipt on signs that the receiver is there.
+    """Receipts of what came, and signs of life from the header of the model to its end.
 
     On a link that is slow or loses packets, a chunk takes seconds. A sender that hears nothing for so long sends a
     ping. The ping waits behind the bytes that are on their way, so the sender would take the receiver for lost.
@@ -30,10 +30,12 @@ class Answers:
         self._signs: asyncio.Task[None] | None = None
         self._over = False
 
+    def begin(self) -> None:
+        """A model comes: give signs of life from now on."""
+        self._signs = self._signs or asyncio.create_task(self._give_signs(), name="give signs of life")
+
     async def receipt(self, base: int | None) -> None:
         """Confirms a chunk, chooses a base, or refuses (None) a window or a code."""
-        if self._signs is None:
-            self._signs = asyncio.create_task(self._give_signs(), name="give signs")
         await self._say(chunks.receipt(base))
 
     def close(self) -> None:

@@ -57,6 +57,7 @@ async def fetch(
     watch = looked_at(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
 
     def comes(found: str) -> bool:
+        answers.begin()
         if watch is not None:
             watch.cancel()  # a full link could hold up its pings; from now on the transfer shows that the holder lives
         return found == model_id
@@ -128,8 +129,9 @@ async def upload(
 ) -> None:
     """Upload a model to the process that asked for it, and gave the `ticket`; raises WeightsError.
 
-    The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known, and `way` what
-    earlier uploads have found about the link. The model may travel coded against one of `bases`.
+    The receiver ends the call if no chunk comes. It has 30 seconds to end the call after the last one. `receiver` is
+    the machine of the receiver, if known, and `way` what earlier uploads have found about the link. The model may
+    travel coded against one of `bases`.
     """
     call = channel.stream_stream(f"/{chunks.SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
         metadata=shown(ticket)
@@ -137,13 +139,13 @@ async def upload(
     what = f"model {model_id!r}"
 
     async def answer() -> model_pb2.Receipt | None:
-        """The next message that is no sign; None at the end of the call."""
+        """The next message that is more than a sign of life; None at the end of the call."""
         said: model_pb2.Receipt | None
         while (said := await call.read()) is not grpc.aio.EOF:
             require(
                 said is not None,  # what gRPC gives for a message that cannot be decoded
                 FailureCode.BAD_STREAM,
-                f"{what}: its receiver sent what is no receipt",
+                f"{what}: its receiver sent a message that is not a receipt",
             )
             if not said.waiting:
                 return said
@@ -155,6 +157,16 @@ async def upload(
             raise await _end(call)
         return chunks.said(said)
 
+    async def end() -> None:
+        limit_s = model_streams.CHUNK_TIMEOUT_S
+        try:
+            async with asyncio.timeout(limit_s):
+                too_many = await answer()
+        except TimeoutError:
+            why = f"{what}: its receiver confirmed all bytes, and did not end the call for {limit_s:.0f} s"
+            raise WeightsError(FailureCode.UNREACHABLE, why) from None
+        require(too_many is None, FailureCode.BAD_STREAM, f"{what}: its receiver sent one receipt too many")
+
     pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
     try:
         async with pace:
@@ -165,14 +177,7 @@ async def upload(
                 on_chunk()
             await call.done_writing()
             await pace.settled()
-        async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
-            too_many = await answer()
-        require(
-            too_many is None, FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent one receipt too many"
-        )
-    except TimeoutError:
-        why = f"{what}: its receiver has everything, and does not end the call"
-        raise WeightsError(FailureCode.STALLED, why) from None
+        await end()
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error

@@ -153,6 +153,10 @@ class ModelServicer:
             coming = model_id
             return sender.may(model_id) and self._may_upload(model_id)
 
+        def accepted(model_id: str) -> bool:
+            answers.begin()
+            return wanted(model_id)
+
         def landing_of(model_id: str) -> Landing | None:
             nonlocal landing
             landing = self._landing(model_id)
@@ -168,7 +172,7 @@ class ModelServicer:
                     requests,
                     None,
                     self._max_bytes(),
-                    wanted,
+                    accepted,
                     model_streams.CHUNK_TIMEOUT_S,
                     answers.receipt,
                     still_wanted,

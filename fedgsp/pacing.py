@@ -1,7 +1,7 @@
 """How much of a model is on its way to another machine at once: enough for the link, and little in queues.
 
-The receiver confirms every chunk. So a transfer is never silent, and neither end takes a slow link for a lost peer.
-Other connections of the same link wait for what is in its queues: a window that follows the round trips bounds it.
+The receiver confirms every chunk, from which the sender learns how fast the link is. Other connections of the same
+link wait for what is in its queues: a window that follows the round trips bounds it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LEAST_BYTES = 16 * 1024
 CHUNKS = 8
 LEAST_CHUNK, MOST_CHUNK = 8 * 1024, 512 * 1024
 #: The largest chunk for a receiver on this machine. Beside its bytes, a chunk takes 0.4 ms of processor time, of both
-#: ends together. Between machines chunks stay smaller: if a link becomes slow, confirmations must still come.
+#: ends together. Between machines chunks stay smaller: if a link becomes slow, its sender must soon learn that.
 MOST_NEAR_CHUNK = 2 * 1024 * 1024
 #: So long, in seconds, may bytes wait in the queues of a link.
 QUEUE_S = 0.7

@@ -27,8 +27,8 @@ NODES = (1, 2, 4, 8)
 TIMEOUT_S = 120.0
 
 
-class Clinics(Pictures):
-    """Clients with pictures of their own."""
+class PicturesOfMany(Pictures):
+    """The same for many clients."""
 
     num_clients = CLIENTS
 
@@ -37,7 +37,7 @@ class Clinics(Pictures):
 
 
 def flags() -> list[str]:
-    task = ["--task", f"{__spec__.name}:Clinics", "--clients", str(CLIENTS)]
+    task = ["--task", f"{__spec__.name}:PicturesOfMany", "--clients", str(CLIENTS)]
     training = ["--batch-size", str(SHARED.batch_size), "--learning-rate", str(RATE), "--local-epochs", "1"]
     return [*task, *training, "--device", "cuda:0"]
 

@@ -164,7 +164,7 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 class Receipt(_message.Message):
     """Answers a header that offers a window, and every chunk that was put into the window: its slot is then free again.
     Answers also a header that offers a code, and every chunk with bytes, if the header says that the sender is paced.
-    From the first answer on, the receiver also gives a sign several times in a second, until the transfer ends.
+    From the header on, the receiver also gives a sign of life several times in a second, until the transfer ends.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -179,7 +179,7 @@ class Receipt(_message.Message):
     bytes are coded without a base.
     """
     waiting: _builtins.bool
-    """A sign: the receiver is there, and waits for bytes. It answers nothing. The other fields do not count."""
+    """A sign of life: the receiver is there, and waits for bytes. It confirms nothing. The other fields do not count."""
     def __init__(
         self,
         *,

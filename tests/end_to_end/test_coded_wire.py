@@ -27,7 +27,7 @@ async def played(folder: Path, wire: str, peers: bool, **changes: Any) -> Finish
 @pytest.mark.parametrize(
     ("scheme", "peers", "changes"),
     [
-        pytest.param("fedgsp", True, {}, marks=pytest.mark.slow),
+        ("fedgsp", True, {}),
         pytest.param("fedgsp", False, {"wire_dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param("fedavg", False, {"sampling_rate": 1.0}, marks=pytest.mark.slow),
         ("fedgsp", False, {"optimizer": "adamw", "optimizer_state": "relayed", "learning_rate": 0.001}),

@@ -99,7 +99,7 @@ def hosts(layout: str, **changes: Any) -> list[NodeSettings]:
 
 #: These are played also without a way between nodes.
 ON_ONE_NODE = ("hcct", "independent")
-#: Of these, another is a larger case. They are played on demand, as all that is missing here.
+#: Another case has all that is in these. They are played on demand, as everything that is in neither table.
 SELDOM = ("maxfl", "hcct, first epoch together", "global")
 
 

@@ -207,7 +207,6 @@ async def test_a_part_that_fails_is_named_with_its_package(
         assert "Traceback" not in run.errors
 
 
-@pytest.mark.slow
 async def test_an_aggregation_that_fails_ends_its_group_with_the_reason(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -77,7 +77,6 @@ def check_own(file: Path, who: Identity) -> None:
     assert uris_in(file.read_bytes().partition(b"-----BEGIN PRIVATE")[0])[0] == who.uri
 
 
-@pytest.mark.slow
 async def test_each_manager_has_a_certificate_of_its_own(tmp_path: Path) -> None:
     made(tmp_path / "federation")
     plan = planned(2, seed=5, min_clients=CLIENTS, pause_s=0.01)

@@ -122,13 +122,17 @@ SLOTS_OF_LARGE = -(-LARGE.buffer.nbytes // SLOT_BYTES)
 @pytest.mark.parametrize(
     ("answers", "code", "why"),
     [
-        ([b"\xff\xff"], FailureCode.BAD_STREAM, "sent what is no receipt"),
+        ([b"\xff\xff"], FailureCode.BAD_STREAM, "sent a message that is not a receipt"),
         ([TAKEN] * (SLOTS_OF_LARGE + 4), FailureCode.BAD_STREAM, "one receipt too many"),
         ([TAKEN, b"\x08\x01"], FailureCode.BAD_STREAM, "refused a window that it had opened"),
         ([], FailureCode.STALLED, "no receipt of model 'm'"),
         ([TAKEN] * 2, FailureCode.STALLED, "no receipt of model 'm'"),
         ([TAKEN] * 2 + [SIGN] * 100, FailureCode.STALLED, "no receipt of model 'm'"),
-        ([SIGN, TAKEN] * (SLOTS_OF_LARGE + 1), FailureCode.STALLED, "has everything, and does not end the call"),
+        (
+            [SIGN, TAKEN] * (SLOTS_OF_LARGE + 1),
+            FailureCode.UNREACHABLE,
+            "confirmed all bytes, and did not end the call",
+        ),
     ],
 )
 async def test_an_upload_ends_with_a_reason_whatever_its_receiver_answers(
