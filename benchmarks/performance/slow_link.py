@@ -2,12 +2,17 @@
 
 All connections share the link. It has a queue, as a router has; when the queue is full, it reads no more. A proxy
 hides the slow start of TCP over a long way, because each end speaks to the proxy, which is near.
+
+    python -m benchmarks.performance.slow_link LISTEN HOST PORT RATE ROUND_TRIP_S [BYTES LATER_RATE]
+
+A link may become slow: after so many bytes in one direction, that direction has the later rate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 from dataclasses import dataclass
 
@@ -22,6 +27,9 @@ class Direction:
 
     rate: float
     delay_s: float
+    #: After so many bytes, it has the rate that follows.
+    until: float = math.inf
+    later_rate: float = math.inf
     #: Loop time at which everything that came so far will have left.
     free_at: float = 0.0
 
@@ -30,9 +38,12 @@ class Direction:
         loop = asyncio.get_running_loop()
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         arriving = asyncio.create_task(self._arrive(on_the_way, writer))
-        piece = max(1024, min(_READ_BYTES, int(self.rate / 100)))
+        piece = max(1024, min(_READ_BYTES, int(min(self.rate, self.later_rate) / 100)))
         with contextlib.suppress(OSError):
             while data := await reader.read(piece):
+                self.until -= len(data)
+                if self.until <= 0:
+                    self.rate, self.until = self.later_rate, math.inf
                 self.free_at = max(loop.time(), self.free_at) + len(data) / self.rate
                 on_the_way.put_nowait((self.free_at + self.delay_s, data))
                 too_much_s = self.free_at - loop.time() - QUEUE_BYTES / self.rate
@@ -54,9 +65,9 @@ class Direction:
         writer.close()
 
 
-async def serve(listen: str, host: str, port: int, rate: float, round_trip_s: float) -> None:
+async def serve(listen: str, host: str, port: int, rate: float, round_trip_s: float, *later: float) -> None:
     """Carries every connection that comes at `listen` to host and port, and prints the port where it listens."""
-    there, back = (Direction(rate, round_trip_s / 2) for _ in range(2))
+    there, back = (Direction(rate, round_trip_s / 2, *later) for _ in range(2))
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer, ask = await asyncio.open_connection(host, port)
@@ -69,5 +80,5 @@ async def serve(listen: str, host: str, port: int, rate: float, round_trip_s: fl
 
 
 if __name__ == "__main__":
-    _listen, _host, _port, _rate, _round_trip_s = sys.argv[1:]
-    asyncio.run(serve(_listen, _host, int(_port), float(_rate), float(_round_trip_s)))
+    _listen, _host, _port, *_numbers = sys.argv[1:]
+    asyncio.run(serve(_listen, _host, int(_port), *map(float, _numbers)))

@@ -15,7 +15,7 @@ import pytest
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import TensorSpec
-from fedgsp.model_calls import fetch
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
@@ -39,11 +39,11 @@ def echo(server: grpc.aio.Server) -> None:
 
 
 @asynccontextmanager
-async def behind_link(address: str, rate: float, round_trip_s: float) -> AsyncIterator[str]:
-    """An address at which a server is reached over a link that all connections share."""
+async def behind_link(address: str, *numbers: float) -> AsyncIterator[str]:
+    """An address at which a server is reached over a link that all connections share: see `slow_link`."""
     host, _, port = address.rpartition(":")
     command = [sys.executable, "-m", "benchmarks.performance.slow_link", "127.0.0.1", host, port]
-    link = await asyncio.create_subprocess_exec(*command, str(rate), str(round_trip_s), stdout=asyncio.subprocess.PIPE)
+    link = await asyncio.create_subprocess_exec(*command, *map(str, numbers), stdout=asyncio.subprocess.PIPE)
     assert link.stdout is not None
     try:
         yield f"127.0.0.1:{int(await link.stdout.readline())}"
@@ -73,7 +73,7 @@ async def test_an_order_overtakes_a_model_on_a_thin_link() -> None:
     server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to, echo], OPEN)
     try:
         async with (
-            behind_link(address, rate=1e5, round_trip_s=0.02) as reached,
+            behind_link(address, 1e5, 0.02) as reached,
             Channels(insecure=True) as channels,
         ):
             orders = await channels.to(reached, TOP_SERVER)
@@ -87,3 +87,22 @@ async def test_an_order_overtakes_a_model_on_a_thin_link() -> None:
             assert (await fetching).digest == (await store.get("m")).digest
     finally:
         await server.stop(None)
+
+
+@pytest.mark.slow
+async def test_an_upload_goes_on_over_a_link_that_becomes_slow() -> None:
+    """What is on its way then takes eight seconds. A ping would wait behind it, for longer than it may."""
+    tensors = (TensorSpec("w", "float32", (750_000,)),)
+    weights = Weights.of({"w": np.random.default_rng(0).normal(size=750_000).astype(np.float32)}, tensors)
+    store = ModelStore()
+    service = ModelServicer(store, may_upload=lambda _: True, max_bytes=lambda: 1 << 30)
+    server, address = await start_server("127.0.0.1:0", [service.add_to], OPEN, lost_after_s=1.0)
+    try:
+        async with (
+            behind_link(address, 4e6, 0.02, 2.6e6, 5e4) as reached,
+            Channels(lost_after_s=1.0, insecure=True) as channels,
+        ):
+            await upload(await channels.to(reached, TOP_SERVER, models=True), "m", weights)
+    finally:
+        await server.stop(None)
+    assert store.held("m").digest == weights.digest
