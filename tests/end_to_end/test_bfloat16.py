@@ -38,7 +38,7 @@ async def played(tmp_path: Path, **changes: Any) -> Finished:
 
 
 def reference(kind: type[Reference] = Reference, **changes: Any) -> Any:
-    given = {"rounds": 2, "beta": 2, "sampling_rate": 1.0, **changes}
+    given = {"rounds": 2, "beta": 2, "sampling_rate": 1.0, "constants": FROZEN, **changes}
     return kind(SlowDigits(24, variant="both"), range(8), **given)
 
 

@@ -55,6 +55,8 @@ class Reference:
     options: Mapping[str, str] = field(default_factory=dict)
     takes_part: TakesPart = lambda *_: True
     wire_dtype: str = "exact"
+    #: Names of tensors that nobody trains. Each node has them from its own task, so they do not travel.
+    constants: Sequence[str] = ()
     #: Where clients train.
     device: torch.device = CPU
     #: Makes an optimiser of a model's parameters and a step size.
@@ -127,7 +129,7 @@ class Reference:
         most = torch.finfo(torch.bfloat16).max
         return {
             name: torch.from_numpy(array).bfloat16().float().clamp(-most, most).numpy()
-            if array.dtype == np.float32
+            if array.dtype == np.float32 and name not in self.constants
             else array
             for name, array in state.items()
         }
