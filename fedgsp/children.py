@@ -128,8 +128,9 @@ class Template:
                 streams = [theirs.fileno(), (theirs if says_ready else output).fileno(), output.fileno()]
                 try:
                     socket.send_fds(self._socket, [json.dumps(list(command)).encode() + b"\n"], streams)
-                except OSError as error:  # it was killed a moment ago
-                    raise self._ended(str(error)) from None
+                except OSError as error:  # it ended a moment ago; if that is not known yet, `_over` will say why
+                    if self._process is None:
+                        raise self._ended(str(error)) from None
                 self._asked.append(child)
             await child.started
             undo.pop_all()

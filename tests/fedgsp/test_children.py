@@ -193,6 +193,16 @@ async def test_a_template_that_cannot_import_is_told_with_its_last_lines() -> No
     assert "No module named 'no'" in caught.value.remedy
 
 
+async def test_so_is_one_that_ended_before_it_was_asked() -> None:
+    before = set(psutil.Process().children())
+    async with aclosing(Template(["no.such.module"])) as own:
+        await own.start()
+        psutil.wait_procs(set(psutil.Process().children()) - before, timeout=30)  # the event loop hears nothing of it
+        with pytest.raises(PeerError) as caught:
+            await own.spawn(["tests.support.waiting"], None)
+    assert "No module named 'no'" in caught.value.remedy
+
+
 async def test_a_template_whose_end_is_cancelled_has_ended_all_the_same() -> None:
     own, before = Template(["numpy"]), set(psutil.Process().children())
     await own.start()
