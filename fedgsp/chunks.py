@@ -61,7 +61,7 @@ def receipt(base: int | None) -> model_pb2.Receipt:
 
 
 def said(answer: model_pb2.Receipt) -> int | None:
-    """The inverse of `receipt`, for an answer that is no sign of life."""
+    """The inverse of `receipt`, for an answer that is not a sign of life."""
     return None if answer.refused else answer.base
 
 

@@ -92,7 +92,7 @@ def _covers(other: Strike, strike: Strike) -> bool:
 
 
 def unwatched(strike: Strike, strikes: Iterable[Strike], events: Sequence[Event]) -> list[Span]:
-    """The times in which the top server, which notices faults and is told of them, was killed or frozen.
+    """The times in which the top server was killed or frozen, and could notice no fault.
 
     A frozen top server is back when it goes on. One that was killed is back when it has resumed the run, which begins
     when the nodes are back.

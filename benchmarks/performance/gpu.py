@@ -196,13 +196,18 @@ def shared(processes: int) -> tuple[float, float]:
     return processes * SHARED.samples / (max(ends) - min(begins)), memory / 2**30
 
 
-def measure(repeats: int) -> list[Row]:
+def the_gpu() -> tuple[torch.device, str]:
+    """The GPU, prepared as by a node with one thread, and its name; ends the process if there is none."""
     if not torch.cuda.is_available():
         sys.exit(f"torch {torch.__version__} finds no GPU here")
     gpu = torch.device("cuda", 0)
     prepare(gpu)
-    name, rows = torch.cuda.get_device_name(gpu), []
     torch.set_num_threads(1)
+    return gpu, torch.cuda.get_device_name(gpu)
+
+
+def measure(repeats: int) -> list[Row]:
+    (gpu, name), rows = the_gpu(), []
     for case in CASES:
         pairs = [(in_a_node(case, case.samples, gpu), plainly(case, gpu)) for _ in range(repeats)]
         ours, plain = map(tuple, zip(*pairs, strict=True))

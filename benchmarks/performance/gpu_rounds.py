@@ -10,18 +10,12 @@ from __future__ import annotations
 import statistics
 import sys
 
-import torch
-
-from benchmarks.performance.gpu import RATE, SHARED, Pictures, in_a_node
+from benchmarks.performance.gpu import RATE, SHARED, Pictures, in_a_node, the_gpu
 from benchmarks.performance.rows import Row, main
-from benchmarks.performance.runs import FEDAVG, play
-from fedgsp_node.devices import prepare
+from benchmarks.performance.runs import FEDAVG, fedgsp_with, play
 
 CLIENTS, SAMPLES = 16, 1280
-SCHEMES = {
-    "FedAvg": FEDAVG,
-    "FedGSP": ("--scheme", "fedgsp", "--beta", "4", "--growth", "linear", "--alpha", "0.0001"),
-}
+SCHEMES = {"FedAvg": FEDAVG, "FedGSP": fedgsp_with(4)}
 #: Numbers of node processes that share the GPU.
 NODES = (1, 2, 4, 8)
 TIMEOUT_S = 120.0
@@ -43,12 +37,7 @@ def flags() -> list[str]:
 
 
 def measure(repeats: int) -> list[Row]:
-    if not torch.cuda.is_available():
-        sys.exit(f"torch {torch.__version__} finds no GPU here")
-    gpu, rows = torch.device("cuda", 0), []
-    prepare(gpu)
-    name = torch.cuda.get_device_name(gpu)
-    torch.set_num_threads(1)
+    (gpu, name), rows = the_gpu(), []
     alone = tuple(CLIENTS * SAMPLES / in_a_node(SHARED, SHARED.samples, gpu) for _ in range(repeats))
     for scheme, chosen in SCHEMES.items():
         for nodes in NODES:

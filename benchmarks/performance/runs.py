@@ -27,10 +27,17 @@ ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
 IDLE_TASK = "benchmarks.performance.idle_task:task"
 FEDAVG = ("--scheme", "fedavg")
-ONE_GROUP = ("--scheme", "fedgsp", "--beta", "1", "--growth", "linear", "--alpha", "0.0001")
 KINDS = {"top_server": "top server", "group_manager": "manager", "fedgsp_node": "node"}
 INTERVAL_S = 0.05
 STOP_GRACE_S = 15.0
+
+
+def fedgsp_with(groups: int) -> tuple[str, ...]:
+    """Flags for FedGSP with a number of groups that does not grow."""
+    return ("--scheme", "fedgsp", "--beta", str(groups), "--growth", "linear", "--alpha", "0.0001")
+
+
+ONE_GROUP = fedgsp_with(1)
 
 
 class RunFailedError(Exception):

@@ -68,7 +68,7 @@ async def test_a_sender_hears_its_receiver_while_it_sends_nothing() -> None:
 
 
 class Hears(Says):
-    """Sends the first half of the model, and the rest when it has heard two signs."""
+    """Sends the header of a model, and its bytes when it has heard from its reader three times."""
 
     def __init__(self) -> None:
         super().__init__([])
