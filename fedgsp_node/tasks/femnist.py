@@ -74,13 +74,13 @@ class Femnist(Task):
             f"{count} writers cannot be drawn from {len(usable)} with at least {min_samples} samples in {data}",
             f"set writers to 1 .. {len(usable)}" if len(usable) else "lower min_samples",
         )
-        # Drawn without replacement, then numbered in the order of the file.
-        self._writers = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:count])]
+        #: Each client's number in the file: drawn without replacement, in the order of the file.
+        self.writers = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:count])]
 
     @property
     def num_clients(self) -> int:
         """The number of writers drawn."""
-        return len(self._writers)
+        return len(self.writers)
 
     def model(self) -> nn.Module:
         """LEAF's CNN, with 6,603,710 parameters; with `model=small` a narrower one of the same form, with 111,902."""
@@ -107,7 +107,7 @@ class Femnist(Task):
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 1, 28, 28) from 0 to 1; labels as int64 of shape (n,)."""
-        writer = int(self._writers[client])
+        writer = int(self.writers[client])
         train = self._split(self._train, writer)
         if not self._validation:
             return ClientData(train, self._split(self._test, writer))

@@ -10,7 +10,7 @@ _SAME_TASK = "give its node the task, the options and the versions of the other 
 _OF_CODES = {
     "UNREACHABLE": "see whether its node runs, and the network between the machines",
     "NODE_LOST": f"{_LOG}, and start the node again if it has ended",
-    "STALLED": f"{_LOG}; if one batch takes minutes there, raise --stall-timeout",
+    "STALLED": f"{_LOG}, and its network and disk; if one batch takes minutes there, raise --stall-timeout",
     "POLICY": "ask the owner of its node: the reason names the flag that would allow it",
     "NO_SUCH_MODEL": f"{_LOG}: it was started again, or has no room for models",
     "CUT_SHORT": _NETWORK,
