@@ -21,7 +21,7 @@ def policy_of(file: str | None, allow: Mapping[str, str]) -> Policy:
     """The policy of a node: that of the file, or the default one, with the keys in `allow` changed.
 
     A number in `allow` replaces the number of the key, and entries are added to the list of the key. Raises
-    ConfigError that names the key.
+    ConfigError that names the key, also if the list has the entries already.
     """
     if file == NO_POLICY:
         if allow:
@@ -34,6 +34,12 @@ def policy_of(file: str | None, allow: Mapping[str, str]) -> Policy:
         if described(Policy)[key].metadata.get("only_in_file"):
             raise ConfigError(f"--allow {key} would forbid more", "write it into --policy FILE")
         before = values.get(key, getattr(Policy(), key))
+        if isinstance(value, Entries) and ("*" in before or set(value) <= set(before)):
+            # Whoever writes this may believe that nothing else is allowed from now on.
+            raise ConfigError(
+                f"--allow {key}={allow[key]} allows nothing more: {key} of the policy is {', '.join(before)}",
+                f"leave it out; to allow less, write {key} into --policy FILE",
+            )
         values[key] = type(value)(dict.fromkeys((*before, *value))) if isinstance(value, Entries) else value
     return Policy(**values)
 

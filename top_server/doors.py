@@ -22,6 +22,7 @@ from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
 from fedgsp.visible import visible
 from fedgsp.weights import require
+from top_server.asked import Asked
 from top_server.checking.listener import ManagerDoor
 from top_server.checking.servicer import CheckServicer
 from top_server.federation.opening import Federated
@@ -57,13 +58,14 @@ async def opened(
     tls: Tls | None,
     federated: Federated,
     audit: Audit,
+    asked: Asked,
     hosts: Hosts | None = None,
     resumed_at: str = "",
 ) -> AsyncIterator[tuple[str, ManagerDoor]]:
     """Runs the server of nodes while the body runs; yields its address, and the door in place of managers.
 
-    Workers connect to `hosts` if they run the group managers. A resumed run listens where nodes look for it,
-    `resumed_at`. Raises ConfigError if that is not possible.
+    Nodes that are checked learn what the run will order, `asked`. Workers connect to `hosts` if they run the group
+    managers. A resumed run listens where nodes look for it, `resumed_at`. Raises ConfigError if that is not possible.
     """
 
     def refused(method: str, peer: str, number: int, why: str) -> None:
@@ -80,7 +82,7 @@ async def opened(
         return await start_server(where, services, guard, tls, config.lost_after, config.insecure)
 
     probed = ManagerDoor(lambda port: start(f"{host}:{port}"), config.manager_port_range)
-    checks = CheckServicer(membership, probed, config.manager_ports or "")
+    checks = CheckServicer(membership, probed, config.manager_ports or "", asked=asked)
     models = models_of(store, audit, config.wire)
     services = [MembershipServicer(membership).add_to, models.add_to, federated.add_to, checks.add_to]
     if hosts is not None:

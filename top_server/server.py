@@ -32,6 +32,7 @@ from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
 from fedgsp.visible import visible
 from top_server import doors, rounds
+from top_server.asked import asked
 from top_server.baseline import local_run
 from top_server.best import after_row, check_validation, is_last, told_validation
 from top_server.checkout import commit
@@ -158,7 +159,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         at = resumed.address if resumed and not resumed.extends and not workers.remote else ""
         watched = await stack.enter_async_context(monitored(config, journal, tls))
         address, probed = await stack.enter_async_context(
-            doors.opened(connected, membership, store, door, tls, federated, audit, hosts, at)
+            doors.opened(connected, membership, store, door, tls, federated, audit, asked(config, scheme), hosts, at)
         )
         journal.record(Listening(address=address, metrics=watched.address or ABSENT))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():

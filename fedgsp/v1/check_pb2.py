@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from fedgsp.v1 import failure_pb2 as fedgsp_dot_v1_dot_failure__pb2
 from fedgsp.v1 import membership_pb2 as fedgsp_dot_v1_dot_membership__pb2
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
+from fedgsp.v1 import order_pb2 as fedgsp_dot_v1_dot_order__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/check.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x1a\x66\x65\x64gsp/v1/membership.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\"\x85\x01\n\rCheckQuestion\x12(\n\task_about\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.AskAboutH\x00\x12\x1f\n\x04\x65\x63ho\x18\x02 \x01(\x0b\x32\x0f.fedgsp.v1.EchoH\x00\x12!\n\x05hello\x18\x03 \x01(\x0b\x32\x10.fedgsp.v1.HelloH\x00\x42\x06\n\x04kind\"\xac\x01\n\x0b\x43heckAnswer\x12!\n\x05\x61\x62out\x18\x01 \x01(\x0b\x32\x10.fedgsp.v1.AboutH\x00\x12\x1f\n\x04\x65\x63ho\x18\x02 \x01(\x0b\x32\x0f.fedgsp.v1.EchoH\x00\x12%\n\x07refusal\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12*\n\nwould_take\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.WouldTakeH\x00\x42\x06\n\x04kind\"\x1c\n\x08\x41skAbout\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x17\n\x04\x45\x63ho\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\"\xca\x01\n\x05\x41\x62out\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x30\n\x08versions\x18\x02 \x03(\x0b\x32\x1e.fedgsp.v1.About.VersionsEntry\x12\r\n\x05\x63lock\x18\x03 \x01(\x01\x12\x17\n\x0fmanager_address\x18\x04 \x01(\t\x12\x15\n\rmanager_ports\x18\x05 \x01(\t\x12\r\n\x05proof\x18\x06 \x01(\x0c\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\tWouldTake\x12\x17\n\x0fother_task_file\x18\x01 \x01(\x08\x12\x13\n\x0bother_torch\x18\x02 \x01(\x08\x32M\n\x0c\x43heckService\x12=\n\x05\x43heck\x12\x18.fedgsp.v1.CheckQuestion\x1a\x16.fedgsp.v1.CheckAnswer(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/check.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x1a\x66\x65\x64gsp/v1/membership.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\x1a\x15\x66\x65\x64gsp/v1/order.proto\"\x85\x01\n\rCheckQuestion\x12(\n\task_about\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.AskAboutH\x00\x12\x1f\n\x04\x65\x63ho\x18\x02 \x01(\x0b\x32\x0f.fedgsp.v1.EchoH\x00\x12!\n\x05hello\x18\x03 \x01(\x0b\x32\x10.fedgsp.v1.HelloH\x00\x42\x06\n\x04kind\"\xac\x01\n\x0b\x43heckAnswer\x12!\n\x05\x61\x62out\x18\x01 \x01(\x0b\x32\x10.fedgsp.v1.AboutH\x00\x12\x1f\n\x04\x65\x63ho\x18\x02 \x01(\x0b\x32\x0f.fedgsp.v1.EchoH\x00\x12%\n\x07refusal\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12*\n\nwould_take\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.WouldTakeH\x00\x42\x06\n\x04kind\"\x1c\n\x08\x41skAbout\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x17\n\x04\x45\x63ho\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\"\xca\x01\n\x05\x41\x62out\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x30\n\x08versions\x18\x02 \x03(\x0b\x32\x1e.fedgsp.v1.About.VersionsEntry\x12\r\n\x05\x63lock\x18\x03 \x01(\x01\x12\x17\n\x0fmanager_address\x18\x04 \x01(\t\x12\x15\n\rmanager_ports\x18\x05 \x01(\t\x12\r\n\x05proof\x18\x06 \x01(\x0c\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\tWouldTake\x12\x17\n\x0fother_task_file\x18\x01 \x01(\x08\x12\x13\n\x0bother_torch\x18\x02 \x01(\x08\x12\"\n\x08training\x18\x03 \x01(\x0b\x32\x10.fedgsp.v1.Train\x12\x0c\n\x04work\x18\x04 \x03(\t2M\n\x0c\x43heckService\x12=\n\x05\x43heck\x12\x18.fedgsp.v1.CheckQuestion\x1a\x16.fedgsp.v1.CheckAnswer(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,20 +37,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ABOUT_VERSIONSENTRY']._loaded_options = None
   _globals['_ABOUT_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CHECKQUESTION']._serialized_start=115
-  _globals['_CHECKQUESTION']._serialized_end=248
-  _globals['_CHECKANSWER']._serialized_start=251
-  _globals['_CHECKANSWER']._serialized_end=423
-  _globals['_ASKABOUT']._serialized_start=425
-  _globals['_ASKABOUT']._serialized_end=453
-  _globals['_ECHO']._serialized_start=455
-  _globals['_ECHO']._serialized_end=478
-  _globals['_ABOUT']._serialized_start=481
-  _globals['_ABOUT']._serialized_end=683
-  _globals['_ABOUT_VERSIONSENTRY']._serialized_start=636
-  _globals['_ABOUT_VERSIONSENTRY']._serialized_end=683
-  _globals['_WOULDTAKE']._serialized_start=685
-  _globals['_WOULDTAKE']._serialized_end=742
-  _globals['_CHECKSERVICE']._serialized_start=744
-  _globals['_CHECKSERVICE']._serialized_end=821
+  _globals['_CHECKQUESTION']._serialized_start=138
+  _globals['_CHECKQUESTION']._serialized_end=271
+  _globals['_CHECKANSWER']._serialized_start=274
+  _globals['_CHECKANSWER']._serialized_end=446
+  _globals['_ASKABOUT']._serialized_start=448
+  _globals['_ASKABOUT']._serialized_end=476
+  _globals['_ECHO']._serialized_start=478
+  _globals['_ECHO']._serialized_end=501
+  _globals['_ABOUT']._serialized_start=504
+  _globals['_ABOUT']._serialized_end=706
+  _globals['_ABOUT_VERSIONSENTRY']._serialized_start=659
+  _globals['_ABOUT_VERSIONSENTRY']._serialized_end=706
+  _globals['_WOULDTAKE']._serialized_start=708
+  _globals['_WOULDTAKE']._serialized_end=815
+  _globals['_CHECKSERVICE']._serialized_start=817
+  _globals['_CHECKSERVICE']._serialized_end=894
 # @@protoc_insertion_point(module_scope)

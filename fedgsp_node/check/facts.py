@@ -151,6 +151,8 @@ class Facts:
     memory: Fact[Memory] = None
     peer: Fact[str] = None
     admission: Fact[WouldTake] = NOT_ANSWERED
+    #: Why the policy would refuse what the run orders.
+    orders: Fact[tuple[str, ...]] = NOT_ANSWERED
     #: The name of the node, for words.
     name: str = field(default="")
 

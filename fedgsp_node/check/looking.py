@@ -11,7 +11,7 @@ from fedgsp.channels import Channels
 from fedgsp.errors import PeerError, UserError
 from fedgsp.files import MOST_OF_PEM, read_file
 from fedgsp.identity import Role
-from fedgsp.messages import PROTOCOL, HostedClient
+from fedgsp.messages import PROTOCOL, HostedClient, WouldTake
 from fedgsp.model_store import ModelStore
 from fedgsp.proxy import proxy_of
 from fedgsp.revocation import Revocations
@@ -21,6 +21,7 @@ from fedgsp.tls import Tls
 from fedgsp.versions import versions
 from fedgsp_node.check import client
 from fedgsp_node.check.facts import NOT_REACHED, Answered, Certificate, Fact, Facts, Unchecked
+from fedgsp_node.check.orders import refused_orders
 from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.policy_file import policy_of
@@ -59,6 +60,10 @@ async def look(settings: CheckSettings) -> Facts:
 
         clients = await local.look(settings, policy, facts)
         await _admission(settings, facts, clients, top, usable, name)
+        if isinstance(facts.admission, WouldTake) and clients is not None:
+            facts.orders = refused_orders(facts.admission, policy, clients.hosted, clients.task_tensors)
+        elif isinstance(facts.admission, Unchecked):
+            facts.orders = facts.admission
     return facts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgsp.errors import UserError
 from fedgsp.report import Line, State, failed
-from fedgsp_node.check import certificates, connection, machine, task
+from fedgsp_node.check import certificates, connection, machine, orders, task
 from fedgsp_node.check.facts import Facts, Unchecked
 from fedgsp_node.check.finding import Finding, good
 
@@ -46,6 +46,7 @@ CHECKS: dict[str, Check] = {
     "peer port": Check("peer", _as_said),
     "admission": Check("admission", connection.judge_admission),
     "task file": Check("admission", connection.judge_task_file),
+    "orders": Check("orders", orders.judge_orders),
 }
 #: The lines about the task alone, for `fedgsp.check`.
 OF_TASK = ("task", "data", "model")

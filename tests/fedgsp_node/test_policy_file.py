@@ -49,6 +49,24 @@ def test_what_would_forbid_more_is_not_written_as_allowed(key: str) -> None:
         policy_of(None, {key: "ab" * 32})
 
 
+@pytest.mark.parametrize(
+    ("allow", "words"),
+    [
+        ({"optimizer_state": "fresh,kept"}, "optimizer_state of the policy is *"),
+        ({"work": "train,evaluate"}, "work of the policy is train, retain"),
+        ({"runs": "*"}, "runs of the policy is *"),
+    ],
+)
+def test_what_is_allowed_already_is_refused_since_it_does_not_forbid_the_rest(
+    allow: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match="allows nothing more") as refused:
+        policy_of(None, allow)
+    assert words in str(refused.value)
+    assert "to allow less, write" in str(refused.value)
+    assert "discriminate" in policy_of(None, {"work": "train,discriminate"}).work
+
+
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda key: key not in KEYS))
 @settings(deadline=None, max_examples=50)
 def test_an_unknown_key_is_named(key: str) -> None:

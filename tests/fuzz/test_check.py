@@ -23,6 +23,7 @@ from fedgsp.messages import (
     WouldTake,
 )
 from fedgsp.report import Line
+from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import check_pb2
 from fedgsp_node.check import client
 from fedgsp_node.check.facts import Certificate, Facts
@@ -32,9 +33,11 @@ from fedgsp_node.policy_file import policy_of
 from tests.support.fuzzing import ENDINGS, SOON_S, fuzzed, heard, path, said, say, soon, speaking, unharmed
 from tests.support.hellos import hello, membership
 from tests.support.serving import serving
+from top_server.asked import asked
 from top_server.checking import servicer as module
 from top_server.checking.listener import ManagerDoor
 from top_server.checking.servicer import CheckServicer
+from top_server.choosing import choose
 
 CHECK = path("CheckService", "Check")
 QUESTIONS = [wire.encode(CheckQuestion(kind)) for kind in (AskAbout(PROTOCOL), Echo(b"xyz"), hello())]
@@ -46,6 +49,7 @@ ANSWERS = [
         Echo(b""),
         Failure(FailureCode.WRONG_TASK, "no"),
         WouldTake(False, True),
+        WouldTake(False, False, *asked(RunConfig(scheme="hcct"), choose(RunConfig(scheme="hcct")))),
     )
 ]
 ANSWERED = said(check_pb2.CheckAnswer, ANSWERS, ("fedgsp", "127.0.0.1:1", "0.0.0.0:9"))

@@ -18,14 +18,17 @@ from fedgsp.messages import RelayMode
 from fedgsp.report import Line
 from fedgsp.settings.node_check import CheckSettings
 from fedgsp.settings.policy import NO_POLICY
+from fedgsp.settings.run import RunConfig
 from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
 from fedgsp_node.check.looking import look
 from fedgsp_node.check.table import lines
 from tests.support.callers import ISSUER
 from tests.support.recorder import Recorder
+from top_server.asked import asked
 from top_server.checking.listener import ManagerDoor
 from top_server.checking.servicer import CheckServicer
+from top_server.choosing import choose
 from top_server.nodes.membership import Membership
 
 
@@ -41,9 +44,14 @@ class Checked:
 
 @asynccontextmanager
 async def checked(
-    tls: Tls | None = None, at: range | None = None, task: str = "digits", **about: Any
+    tls: Tls | None = None, at: range | None = None, task: str = "digits", scheme: str = "fedgsp", **about: Any
 ) -> AsyncIterator[Checked]:
-    """A top server that answers checks; managers would be `at` these ports. `about` goes to its CheckServicer."""
+    """A top server that answers checks; managers would be `at` these ports. `about` goes to its CheckServicer.
+
+    Its run would have this scheme.
+    """
+    config = RunConfig(scheme=scheme)
+    about = {"asked": asked(config, choose(config)), **about}
     recorder = Recorder()
     members = Membership("run-1", task, RelayMode.AUTO, recorder, ISSUER)
     door = Door()

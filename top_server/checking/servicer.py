@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 
 import grpc.aio
 
@@ -17,6 +18,7 @@ from fedgsp.seldom import SeldomLog
 from fedgsp.v1 import check_pb2, check_pb2_grpc
 from fedgsp.versions import versions
 from fedgsp.visible import visible
+from top_server.asked import Asked
 from top_server.checking.listener import ManagerDoor
 from top_server.nodes.membership import Membership
 from top_server.nodes.refusals import MOST_OF_NAME
@@ -40,14 +42,19 @@ class CheckServicer(check_pb2_grpc.CheckServiceServicer):
         clock: Callable[[], float] = time.time,
         protocol: int = PROTOCOL,
         own: Mapping[str, str] | None = None,
+        asked: Asked | None = None,
     ) -> None:
-        """`ports` is what --manager-ports says. `own` are the versions that it tells, by default those it has."""
+        """`ports` is what --manager-ports says. `own` are the versions that it tells, by default those it has.
+
+        A node that could join is told what the run orders, if `asked` says so.
+        """
         self._membership = membership
         self._door = door
         self._ports = ports
         self._clock = clock
         self._protocol = protocol
         self._versions = versions() if own is None else own
+        self._asked = asked
         self._told = SeldomLog(logger, logging.INFO, "check")
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -88,7 +95,9 @@ class CheckServicer(check_pb2_grpc.CheckServiceServicer):
         found = self._membership.would_take(hello, caller)
         could = f"it could not join now: {found}" if isinstance(found, Failure) else "it could join now"
         self._told.line(f"node {visible(hello.node[:MOST_OF_NAME])} was checked: {visible(could)}")
-        return found
+        if isinstance(found, Failure) or self._asked is None:
+            return found
+        return replace(found, training=self._asked.training, work=self._asked.work)
 
     def _about(self, address: str, caller: Caller) -> About:
         proof = local_key.proof(self._membership.local_key, caller.asks)

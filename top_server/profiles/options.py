@@ -36,6 +36,10 @@ class PriorOptions:
     )
 
 
+#: Bytes of a sketch, if no option says how many.
+DEFAULT_SKETCH = 16384
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
     """Options of profile `updates`."""
@@ -69,6 +73,16 @@ class UpdateOptions:
             if value is not None and self.similarity != needed:
                 what = f"profile updates: option {name} says nothing where similarity is {self.similarity}"
                 raise ConfigError(what, f"give --profile-option similarity={needed} too")
+
+    @property
+    def sketch(self) -> int:
+        """Bytes of a sketch."""
+        return self.sketch_bytes or DEFAULT_SKETCH
+
+    @property
+    def first_view(self) -> str:
+        """What clients reveal of their updates in the first round, as `Reveal.view` names it."""
+        return f"sketch:{self.sketch}" if self.similarity == "sketch" else "exact"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from top_server.reveals.updates import Reveals, Updates, most_bytes
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_SKETCH, DEFAULT_SCORE = 16384, "robust"
+DEFAULT_SCORE = "robust"
 
 
 @dataclass(eq=False)
@@ -35,9 +35,9 @@ class UpdateProfile(Profile[UpdateOptions]):
 
     def __post_init__(self) -> None:
         self._without_head = self.options.similarity_of == "shared"
-        self._sketch = self.options.sketch_bytes or DEFAULT_SKETCH
+        self._sketch = self.options.sketch
         self._sketched = self.options.similarity == "sketch"
-        self._view = f"sketch:{self._sketch}" if self._sketched else "exact"
+        self._view = self.options.first_view
         self._met: set[int] = set()
         length = whole = trainable_size(self._tensors)
         if not whole:
