@@ -10,6 +10,7 @@ from fedgsp.coding import coded_size
 from fedgsp.encoding import wire_bytes
 from fedgsp.link_choice import AUTO, RAW, is_coded, may_be_coded
 from fedgsp.pacing import Way
+from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.weights import DIGEST_BYTES, Weights
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,9 @@ MOST_KEPT, MOST_BYTES = 8, 256 << 20
 LEAST_KEPT = 2
 #: Bytes coded per second of processor time, before any were coded. Such bytes are those that would travel otherwise.
 FIRST_SPEED = 100e6
+
+#: How long a transfer waits for a base that is not here, in seconds: its other end hears nothing meanwhile.
+FURTHER_S = 5.0
 
 #: Gets a model that may be a base for this model id and is not kept yet; None if there is none.
 Further = Callable[[str], Awaitable[Weights | None]]
@@ -117,7 +121,14 @@ class Bases:
             self.speed += (size / seconds - self.speed) / 2
 
     async def _get_further(self, model_id: str) -> None:
-        found = await self._further(model_id)
+        found = None
+        try:
+            async with asyncio.timeout(FURTHER_S):
+                with cancelled_elsewhere():  # it may be called off, because nobody else needs it any more
+                    found = await self._further(model_id)
+        except TimeoutError:
+            logger.info("model %s travels without a base that did not come in %g s", model_id, FURTHER_S)
+            return
         if found is not None and len(found.known_digest or b"") == DIGEST_BYTES:
             await self.remember(found)
 

@@ -91,13 +91,18 @@ class Group:
             source = Source(SourceKind.TOP_SERVER, "top server", request.start_address)
         return Start(ref.id, (source,), keep, request.without_head, ref.digest)
 
-    def trained_start(self, holder: Member, model_id: str, reader: Member) -> Start:
-        """The model that another member has trained, or will train, as the start of `reader`."""
+    def trained_start(self, holder: Member, model_id: str, reader: Member, by_manager: bool = False) -> Start:
+        """The model that another member has trained, or will train, as the start of `reader`.
+
+        `by_manager`: it comes by way of this manager, although its node could be dialled.
+        """
         relay, sources = self.request.relay, [Source(SourceKind.LOCAL, holder.node)]
         if holder.node != reader.node:
-            dialled = bool(holder.peer_address) and relay is not RelayMode.MANAGER
+            dialled = bool(holder.peer_address) and relay is not RelayMode.MANAGER and not by_manager
             sources = [Source(SourceKind.NODE, holder.node, holder.peer_address)] if dialled else []
             if relay is not RelayMode.DIRECT:
+                if by_manager:
+                    self.ledger.detour(model_id)  # it is known already that it comes this way
                 if dialled:
                     self.ledger.expect_direct(model_id, reader, sources[0])
                 sources.append(self.manager)

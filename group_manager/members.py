@@ -158,6 +158,7 @@ class Members:
         if session is not None and session.away_since is not None and not pending.outcome.done():
             session.give_up(pending, f"node {pending.node} is away, and the order is called off")
         else:
+            pending.called_off = True
             self.tell(pending.node, Order(pending.key, 0, Cancel()))
 
     def report(self, session: Session, kind: Done | Failed | Fetched | Progress) -> None:

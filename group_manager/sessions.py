@@ -40,6 +40,8 @@ class PendingOrder:
     ended: float = 0.0  # time of the node's last report about it, in seconds
     #: Whether it may still be done when its node comes back late; whoever waits for its outcome decides how late.
     patient: bool = False
+    #: Whether its node was told to call it off.
+    called_off: bool = False
     #: Digest of its start, once its node has fetched it from another node.
     start: bytes = b""
     #: Is called when `start` is known.
@@ -113,6 +115,8 @@ class Session:
     def come_back(self, now: float, unsure_s: float) -> None:
         """Its process has another connection. All orders are sent again: the node carries out none of them twice.
 
+        Orders that were called off are called off again.
+
         What was sent in the last `unsure_s` seconds of the old connection may not have arrived. The time away does not
         count for the stall clock; the clock goes on, so that a node cannot hold up a run by coming and going.
         """
@@ -124,7 +128,7 @@ class Session:
         self.given_up.clear()
         for pending in self.pending.values():
             pending.touched, pending.begun = pending.touched + now - left, pending.begun + now - left
-            self.outbox.put_nowait(pending.order)
+            self.outbox.put_nowait(Order(pending.key, 0, Cancel()) if pending.called_off else pending.order)
         for sent, order in self.told:
             if sent >= left - unsure_s:
                 self.outbox.put_nowait(order)

@@ -31,5 +31,5 @@ class Turns:
         finally:
             if mine in calls:
                 calls.remove(mine)
-            if not calls:
-                self._open.pop(key, None)
+            if not calls and self._open.get(key) is calls:  # a newer call may have begun another list meanwhile
+                del self._open[key]

@@ -61,6 +61,7 @@ class _Walk:
         self._attempt = group.request.attempt * ATTEMPTS
         self._since = 0.0  # time, in seconds, at which the turn of the next member began
         self._disputed: set[str] = set()  # models of which one reader has said that something else came
+        self._by_manager: set[Hop] = set()  # hops whose start comes by way of this manager
         self._breaks: dict[str, int] = {}  # how often the connections of the nodes had ended at the last declaration
 
     async def recall(self) -> None:
@@ -86,7 +87,8 @@ class _Walk:
                 await self._group.orders.check(last.member.node)
             if self._cut_back():
                 return None
-            stopped = self._again(stopped) or self.chain.refuse(*await self._at_fault(stopped))
+            again = self._again(stopped) or self._by_another_way(stopped, orders)
+            stopped = again or self.chain.refuse(*await self._at_fault(stopped))
         self._carry_out(stopped)
         self._cut_back()
         return None
@@ -105,6 +107,23 @@ class _Walk:
                     return self.chain.again(hop, f"node {node} was away for a moment")
         return None
 
+    def _by_another_way(self, stopped: Failure, orders: deque[HopOrder]) -> Decision | None:
+        """What to do if the next member may wait for a model that the node before it keeps to itself; else None.
+
+        Nothing shows which of the two nodes is at fault. So the member gets the model once by way of this manager, to
+        which the other node has to give it, too.
+        """
+        if stopped.code is not FailureCode.STALLED or not orders:
+            return None
+        hop, _, pending = orders[0]
+        start = pending.order.work.start if isinstance(pending.order.work, Train) else None
+        if start is None or pending.start or hop in self._by_manager:
+            return None
+        if [source.kind for source in start.sources] != [SourceKind.NODE, SourceKind.MANAGER]:
+            return None
+        self._by_manager.add(hop)
+        return self.chain.again(hop, f"nothing came from node {start.sources[0].name}: by way of the manager")
+
     def _declare(self) -> deque[HopOrder]:
         group, request, orders = self._group, self._group.request, deque[HopOrder]()
         self._breaks = {hop.member.node: group.members.breaks(hop.member.node) for hop in self.chain.hops}
@@ -112,7 +131,7 @@ class _Walk:
             start = (
                 group.given_start(hop.member, keep=False)
                 if before is None
-                else group.trained_start(before.member, before.model_id, hop.member)
+                else group.trained_start(before.member, before.model_id, hop.member, hop in self._by_manager)
             )
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
             pending = group.orders.submit(

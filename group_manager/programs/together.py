@@ -44,7 +44,10 @@ def fits(group: Group) -> bool:
 
 async def mean(group: Group, results: Sequence[MemberResult]) -> Weights | Failure:
     """The mean of trained models, by the weights of their members; a failure if one of them did not come well."""
-    folding = _Folding(BlockMean(group.request.tensors, [one.member.weight for one in results]))
+    try:
+        folding = _Folding(BlockMean(group.request.tensors, [one.member.weight for one in results]))
+    except (OSError, MemoryError) as error:
+        return Failure(FailureCode.TOO_LONG, f"there is no memory to fold them together: {error}")
     tasks = [asyncio.create_task(folding.run(), name="fold")]
     for one, place in zip(results, folding.places, strict=True):
         assert isinstance(one.outcome, Trained)
@@ -100,18 +103,25 @@ class _Folding:
 
 
 class Place:
-    """Where the bytes of one model go: a `fedgsp.landing.Landing`."""
+    """Where the bytes of one model go: a `fedgsp.landing.Landing`. They come once.
+
+    What came may be folded before its digest is known. If the upload is cut off, nobody can take that back, and a
+    second upload would hide it.
+    """
 
     def __init__(self, folding: _Folding, room: NDArray[np.uint8]) -> None:
         self._folding = folding
         self._room = room
+        self._taken = False
         self.filled = 0
         #: Names, shapes and digest of the model that came; its bytes are gone.
         self.came: Weights | None = None
 
     def room(self, size: int) -> NDArray[np.uint8]:
-        """The memory for the model; raises WeightsError for a model of another size."""
+        """The memory for the model; raises WeightsError for a model of another size, and for a second upload."""
         require(size == len(self._room), FailureCode.WRONG_SHAPES, f"a model has {size} bytes")
+        require(not self._taken, FailureCode.CANCELLED, "the model was uploaded before, and is folded as it came")
+        self._taken = True
         return self._room
 
     async def filled_to(self, end: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from fedgsp.coding import coded_size
 from fedgsp.link_choice import AUTO, CODED, RAW
 from fedgsp.pacing import Way
 from fedgsp.weights import Weights
+from tests.support.scripted import let_others_run
 from tests.support.weights import some_weights, vector
 
 SIZE = 3000
@@ -104,6 +107,36 @@ async def test_a_base_is_fetched_if_the_process_can_get_it() -> None:
     offer = await Bases(CODED, further).offer("n", weights, Way())
     assert [base.digest for base in offer.bases] == [weights.digest, start.digest]
     assert asked == ["m", "n"]
+
+
+async def test_a_base_that_does_not_come_soon_holds_up_no_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bases, "FURTHER_S", 0.01)
+    start, weights = [await known(one) for one in walk(2)]
+
+    async def never(_: str) -> Weights | None:
+        await asyncio.Event().wait()
+        return start
+
+    async def called_off(_: str) -> Weights | None:
+        raise asyncio.CancelledError
+
+    for further in (never, called_off):
+        kept = Bases(CODED, further)
+        async with asyncio.timeout(20):
+            assert await kept.chosen("m", Weights.empty(TENSORS), [start.digest]) == 0
+            assert [base.digest for base in (await kept.offer("n", weights, Way())).bases] == [weights.digest]
+
+
+async def test_whoever_waits_for_a_base_can_be_cancelled() -> None:
+    async def never(_: str) -> Weights | None:
+        await asyncio.Event().wait()
+        return None
+
+    waiting = asyncio.create_task(Bases(CODED, never).chosen("m", Weights.empty(TENSORS), [bytes(32)]))
+    await let_others_run()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_an_offer_names_only_bases_of_the_same_tensors() -> None:

@@ -53,6 +53,19 @@ async def test_a_node_that_comes_back_gets_its_orders_again_and_its_result_count
     assert await members.outcome(pending, STALL_S) == RESULT
 
 
+async def test_an_order_that_was_called_off_is_called_off_again_and_not_carried_out_late() -> None:
+    members = Members(RETURN_S)
+    session = await members.attach("n1", process="p")
+    pending = members.submit("n1", ORDER)
+    members.cancel(pending)
+    sent(session)
+    await members.detach(session, session.outbox)
+    assert await members.attach("n1", process="p") is session
+    again = sent(session)
+    assert Order(KEY, 0, Cancel()) in again
+    assert ORDER not in again
+
+
 async def test_an_order_that_was_reported_is_not_sent_again() -> None:
     members = Members(RETURN_S)
     session = await members.attach("n1", process="p")

@@ -94,6 +94,10 @@ class Faults:
         """The node's peers get another model than it reports, once or always; the manager gets the right one."""
         return self._add(Fault(("serve", node), "another" if once else "always another", node))
 
+    def withhold(self, node: str) -> Faults:
+        """The node's peers never get the models that it has made, and the clock runs out; the manager gets them."""
+        return self._add(Fault(("serve", node), "withhold", node))
+
     def collect_another(self, node: str) -> Faults:
         """The node sends another model up than it reports."""
         return self._add(Fault(("collect", node), "another", node))
@@ -101,7 +105,9 @@ class Faults:
     def take(self, *moment: object) -> Fault | None:
         """The next fault of this moment, used up."""
         for fault in self._all:
-            if fault.moment == moment and (not fault.used or fault.what in ("unreachable", "always another")):
+            if fault.moment == moment and (
+                not fault.used or fault.what in ("unreachable", "always another", "withhold")
+            ):
                 fault.used = True
                 return fault
         return None

@@ -42,7 +42,7 @@ from group_manager.shelves import Shelves
 from tests.support.callers import ISSUER
 from tests.support.clock import Clock
 from tests.support.faults import Faults
-from tests.support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
+from tests.support.scripted import STALL_TIMEOUT_S, ScriptedNode, let_others_run, model, value_of
 from tests.support.serving import serving
 
 MANAGER = Source(SourceKind.MANAGER, "m0", "manager:1")
@@ -164,9 +164,13 @@ class Scene:
             case SourceKind.NODE:
                 if self.nodes[source.name].gone or self.faults.take("dial", source.name):
                     raise WeightsError(FailureCode.UNREACHABLE, f"node {source.name} cannot be dialled")
-                if self.faults.take("serve", source.name):
+                if fault := self.faults.take("serve", source.name):
                     await self.nodes[source.name].store.get(model_id)
-                    return model(1e6)
+                    if fault.what != "withhold":
+                        return model(1e6)
+                    await let_others_run()  # now the manager waits for the reader, and its stall clock runs
+                    self.clock.advance(STALL_TIMEOUT_S + 1)
+                    await asyncio.Event().wait()
         return await self.nodes[source.name].store.get(model_id)
 
     def _tell(self, event: GroupEvent) -> None:

@@ -11,10 +11,20 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedgsp import model_calls, wire
+from fedgsp import chunks, model_calls, wire
+from fedgsp.access import shown
 from fedgsp.averages import Mean
 from fedgsp.block_mean import BlockMean
-from fedgsp.messages import FailureCode, GroupEvent, GroupResult, Member, MemberDone, MemberSkipped
+from fedgsp.messages import (
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    ModelHeader,
+    ModelRef,
+)
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
@@ -123,6 +133,49 @@ async def test_an_upload_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPat
     found = await outcome()
     assert found[:3] == expected[:3]
     assert tried == [False]
+
+
+async def test_an_upload_that_is_cut_off_and_comes_again_puts_nothing_unchecked_into_the_mean(
+    monkeypatch: pytest.MonkeyPatch, tried: list[bool]
+) -> None:
+    expected = await one_after_the_other(monkeypatch)
+    real, junk, made = model_calls.upload, list[str](), list[together._Folding]()
+
+    class Watched(together._Folding):
+        def __init__(self, mean: BlockMean) -> None:
+            super().__init__(mean)
+            made.append(self)
+
+    async def upload(channel: Any, model_id: str, weights: Weights, *args: Any, **named: Any) -> None:
+        """A node that first sends other bytes than it has reported, and then those that it has reported."""
+        if "/1." in model_id and not junk:
+            junk.append(model_id)
+            call = channel.stream_stream(f"/{chunks.SERVICE}/Upload")(metadata=shown(args[2]))
+            ref = ModelRef(model_id, weights.buffer.nbytes)
+            await call.write(chunks.header(ModelHeader(ref, weights.tensors, "", "", paced=True)))
+            await call.write(chunks.data(np.full(len(weights.buffer) // 2, 0x7F, np.uint8).data))
+            while not made[0].mean.folded:  # as far as the models of the others have come, too
+                await made[0].moved()
+            call.cancel()
+            await let_others_run()
+        await real(channel, model_id, weights, *args, **named)
+
+    monkeypatch.setattr(attachment, "upload", upload)
+    monkeypatch.setattr(together, "_Folding", Watched)
+    monkeypatch.setattr(together, "STEP_BYTES", 1)
+    found = await outcome()
+    assert junk
+    assert found[:3] == expected[:3]
+    assert tried == [False]
+
+
+def test_bytes_of_one_model_come_once() -> None:
+    weights = some_weights(0, vector(8))
+    (place,) = together._Folding(BlockMean(weights.tensors, [1])).places
+    place.room(len(weights.buffer))
+    with pytest.raises(WeightsError, match="uploaded before") as refused:
+        place.room(len(weights.buffer))
+    assert refused.value.failure.code is FailureCode.CANCELLED
 
 
 def _another(weights: Weights) -> None:
