@@ -129,15 +129,11 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
 
 def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:
     """What a run must not have: whether this run has it, what is wrong about it, and what to do."""
-    # If all clients train in every round, settings of growth and sampling have no effect.
-    counted = counts_groups(scheme)
-    read = dict.fromkeys(("beta", "growth", "smallest_group"), counted)
-    read["alpha"] = counted and scheme.growth != "constant"
-    for name in (*PAPER, "growth") if scheme.sampling == "none" else ():
-        # Records of earlier versions have the paper's values in every scheme.
+    for name, why in _unread(config, scheme).items() if scheme.sampling == "none" else ():
+        # The papers' values, which experiments with several schemes have in all of them, are only warned of.
         yield (
-            getattr(config, name) not in (None, PAPER.get(name)) and not read.get(name),
-            f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups",
+            getattr(config, name) != PAPER.get(name),
+            f"{flag(name)} says nothing in scheme {config.scheme}, {why}",
             "give --grouping-option alpha=..." if name == "alpha" else "leave it out",
         )
     yield (
@@ -186,6 +182,23 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         " for one head of all clients",
         f"leave out {flag('training')}, or use another scheme",
     )
+
+
+def ignored(config: RunConfig, scheme: Scheme) -> list[str]:
+    """A phrase for each setting that was given and has no effect in this scheme."""
+    return [
+        f"{flag(name)} has no effect in scheme {config.scheme}, {why}" for name, why in _unread(config, scheme).items()
+    ]
+
+
+def _unread(config: RunConfig, scheme: Scheme) -> dict[str, str]:
+    """The settings of growth and sampling that were given and that the scheme does not read, and why it does not."""
+    counted = counts_groups(scheme)
+    read = dict.fromkeys(("beta", "growth", "smallest_group"), counted)
+    read |= {"alpha": counted and scheme.growth != "constant", "sampling_rate": scheme.sampling != "none"}
+    why = dict.fromkeys(read, "whose number of groups does not grow" if counted else "which grows no groups")
+    why["sampling_rate"] = "in which all clients train in every round"
+    return {name: why[name] for name in read if not read[name] and getattr(config, name) is not None}
 
 
 def _unbalanced(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:

@@ -36,7 +36,7 @@ from top_server.asked import asked
 from top_server.baseline import local_run
 from top_server.best import after_row, check_validation, is_last, told_validation
 from top_server.checkout import commit
-from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
+from top_server.choosing import absent, additions, check_additions, check_head, choose, ignored, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
@@ -113,6 +113,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     begin = time.monotonic()
     windows.choose(config.hand_over)
     scheme = choose(config)
+    for phrase in ignored(config, scheme) if resumed is None else ():
+        logger.warning(phrase)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     workers = Workers(config, run_id)
     config, connected = workers.config, workers.connected
