@@ -116,7 +116,7 @@ def check(out: Path) -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        raise ConfigError("--picture needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
+        raise ConfigError("--picture needs matplotlib", "pip install 'matplotlib>=3.9'") from None
     ending = out.suffix.removeprefix(".")
     if ending not in FigureCanvasAgg.get_supported_filetypes() or not out.parent.is_dir():
         raise ConfigError(

@@ -26,7 +26,7 @@ def draw_partition(labels: Any, parts: Sequence[NDArray[np.integer[Any]]], path:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
+        raise ConfigError("drawing needs matplotlib", "pip install 'matplotlib>=3.9'") from None
 
     found = np.asarray(labels)
     require(found.ndim == 1, f"labels have shape {found.shape}", "give one label for each sample, shape (n,)")

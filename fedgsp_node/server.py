@@ -351,7 +351,7 @@ class _Node:
             return None
         key = local_key.found(self._settings.top_server)
         if key is None:
-            why = "no process of this user listens there without TLS; if the top server uses TLS: --identity or --tls-ca"
+            why = "no process of this user listens there without TLS; if it uses TLS, give --identity or --tls-ca"
             raise PeerError(why, local_key.REMEDY)
         return local_key.Question(self._settings.top_server, key)
 

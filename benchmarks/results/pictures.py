@@ -39,7 +39,7 @@ def picture(description: Description, kept: Kept, where: str) -> bytes | None:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise ConfigError("pictures need matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
+        raise ConfigError("pictures need matplotlib", "pip install 'matplotlib>=3.9'") from None
     with mpl.rc_context():
         mpl.rcdefaults()  # whatever this user's settings are
         return png(KINDS[kind](description, rows, where))

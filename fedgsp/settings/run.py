@@ -37,7 +37,10 @@ class RunConfig(PlaceSettings):
         None, "how fast the number of groups grows; by the number of clients by default", above=0, panel=METHOD
     )
     beta: int | None = setting(
-        None, "groups in round 1; later numbers are multiples of it; by the number of clients by default", least=1, panel=METHOD
+        None,
+        "groups in round 1; later numbers are multiples of it; by the number of clients by default",
+        least=1,
+        panel=METHOD,
     )
     smallest_group: int | None = setting(
         None, "fewest clients in a group; by the number of clients by default", least=1, panel=METHOD

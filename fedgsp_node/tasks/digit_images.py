@@ -31,7 +31,7 @@ _FACES = (
     "cmtt10",
     "cmti10",
 )
-_REMEDY = "run pip install 'fedgsp[plots]', or leave this domain out of the option domains"
+_REMEDY = "run pip install 'matplotlib>=3.9' pillow, or leave this domain out of the option domains"
 
 
 def blended(digits: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.run import RunConfig
-from top_server.choosing import choose
+from top_server.choosing import choose, ignored
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,25 @@ def test_a_counted_grouping_accepts_settings_of_the_number_of_groups(grouping: s
     assert choose(replace(config, growth="log", alpha=3.0)).growth == "log"
     with pytest.raises(ConfigError, match="--alpha says nothing in scheme global"):
         choose(replace(config, alpha=3.0))  # the number is constant
-    with pytest.raises(ConfigError, match="--sampling-rate says nothing in scheme global"):
+    with pytest.raises(ConfigError, match="--sampling-rate says nothing in scheme global, in which all clients train"):
         choose(replace(config, sampling_rate=0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"scheme": "fedgsp", "alpha": 9.0, "beta": 3, "smallest_group": 2, "sampling_rate": 0.5}, []),
+        ({"scheme": "fedavg", "sampling_rate": 0.5}, []),
+        ({"scheme": "fedavg", "alpha": 9.0, "beta": 3}, ["--beta", "--alpha"]),
+        ({"scheme": "naive-gsp", "alpha": 2.0, "beta": 3}, ["--alpha"]),
+        ({"scheme": "hcct", "alpha": 2.0, "sampling_rate": 0.3}, ["--alpha", "--sampling-rate"]),
+    ],
+)
+def test_settings_that_have_no_effect_are_named(settings: dict[str, Any], told: list[str]) -> None:
+    config = RunConfig(**settings)
+    phrases = ignored(config, choose(config))
+    assert [phrase.split()[0] for phrase in phrases] == told
+    assert all(f"has no effect in scheme {config.scheme}, " in phrase for phrase in phrases)
 
 
 @pytest.mark.parametrize("name", ["beta", "growth"])

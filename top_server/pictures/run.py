@@ -63,7 +63,7 @@ def pyplot() -> Any:
         import matplotlib as mpl
         from matplotlib import pyplot as plt
     except ImportError:
-        raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
+        raise ConfigError("drawing needs matplotlib", "pip install 'matplotlib>=3.9'") from None
     mpl.use("Agg")
     return plt
 

@@ -19,7 +19,7 @@ PLACES: Parts[Place] = Parts(
             code="top_server.placing.ray.place:Ray",
             options=RayOptions,
             remote=True,
-            packages={"ray": "fedgsp[ray]"},
+            packages={"ray": "ray>=2.40"},
             check=check_ray,
         ),
         "srun": Place(

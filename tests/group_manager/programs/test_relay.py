@@ -15,7 +15,6 @@ from fedgsp.messages import (
     GroupResult,
     MemberDone,
     RelayMode,
-    Rerouted,
     SourceKind,
     Trained,
 )
@@ -270,28 +269,6 @@ async def test_a_stalled_client_is_skipped_and_called_off() -> None:
         assert play.skipped[2] is not None
         assert play.skipped[2].code is FailureCode.STALLED
         assert (2, 0) in play.nodes["n1"].cancelled()
-
-
-FIVE_NODES = hosted(**{f"n{client}": [client] for client in range(5)})
-
-
-async def test_a_node_that_gives_its_model_to_no_other_node_costs_nobody_the_round() -> None:
-    async with scene(Faults().withhold("n1")) as play:
-        outcome = await play.run(FIVE_NODES)
-        assert await play.result(outcome) == relayed(range(5))
-        assert play.skipped == {}
-        assert play.done == list(range(5))
-        (told,) = [event.kind for event in play.events if isinstance(event.kind, Rerouted)]
-        assert told == Rerouted(2, "nothing came from node n1: by way of the manager: it is asked again")
-
-
-async def test_where_models_may_not_go_by_way_of_the_manager_the_readers_are_skipped() -> None:
-    async with scene(Faults().withhold("n1")) as play:
-        outcome = await play.run(FIVE_NODES, relay=RelayMode.DIRECT)
-        assert await play.result(outcome) == relayed([0, 1])
-        assert {client: failure and failure.code for client, failure in play.skipped.items()} == dict.fromkeys(
-            [2, 3, 4], FailureCode.STALLED
-        )
 
 
 async def test_a_slow_client_that_makes_progress_is_not_skipped() -> None:

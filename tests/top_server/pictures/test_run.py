@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> No
 
 def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"install the extra: pip install 'fedgsp\[plots\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'matplotlib>=3.9'"):
         draw(run_directory(tmp_path, ROWS), tmp_path / "run.png")
 
 
