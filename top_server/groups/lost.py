@@ -7,6 +7,12 @@ from fedgsp.messages import Failure, FailureCode
 
 #: The codes of such failures.
 LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT})
+#: What to do if every failure has this code; the run can be resumed afterwards.
+_REMEDIES = {
+    FailureCode.POLICY: "if their owners agree, start the nodes with the flag that the reason names, then resume",
+    FailureCode.TASK_RAISED: "correct the task, or its data, at that place; start the nodes again, then resume",
+    FailureCode.NOT_FINITE: "play a run with a smaller --learning-rate, or with --clip-norm",
+}
 
 
 class AllLostError(RunError):
@@ -17,4 +23,5 @@ def unanswered(what: str, failures: Iterable[Failure | None]) -> RunError:
     """The error for a question that nobody answered: an AllLostError if every failure was a loss, else a RunError."""
     codes = {failure.code if failure is not None else FailureCode.UNSPECIFIED for failure in failures}
     kind = AllLostError if codes and codes <= LOST else RunError
-    return kind(what, "see events.jsonl and the logs in the run directory")
+    remedy = _REMEDIES.get(next(iter(codes))) if len(codes) == 1 else None
+    return kind(what, remedy or "see events.jsonl and the logs in the run directory")
