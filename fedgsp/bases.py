@@ -127,7 +127,7 @@ class Bases:
                 with cancelled_elsewhere():  # it may be called off, because nobody else needs it any more
                     found = await self._further(model_id)
         except TimeoutError:
-            logger.info("model %s travels without a base that did not come in %g s", model_id, FURTHER_S)
+            logger.info("model %s: a further base did not come in %g s", model_id, FURTHER_S)
             return
         if found is not None and len(found.known_digest or b"") == DIGEST_BYTES:
             await self.remember(found)

@@ -34,7 +34,7 @@ def policy_of(file: str | None, allow: Mapping[str, str]) -> Policy:
         if described(Policy)[key].metadata.get("only_in_file"):
             raise ConfigError(f"--allow {key} would forbid more", "write it into --policy FILE")
         before = values.get(key, getattr(Policy(), key))
-        if isinstance(value, Entries) and ("*" in before or set(value) <= set(before)):
+        if isinstance(value, Entries) and all(map(before.covers, value)):
             # Whoever writes this may believe that nothing else is allowed from now on.
             raise ConfigError(
                 f"--allow {key}={allow[key]} allows nothing more: {key} of the policy is {', '.join(before)}",

@@ -115,7 +115,7 @@ class Session:
     def come_back(self, now: float, unsure_s: float) -> None:
         """Its process has another connection. All orders are sent again: the node carries out none of them twice.
 
-        Orders that were called off are called off again.
+        Orders that were called off are called off again, and end.
 
         What was sent in the last `unsure_s` seconds of the old connection may not have arrived. The time away does not
         count for the stall clock; the clock goes on, so that a node cannot hold up a run by coming and going.
@@ -126,9 +126,14 @@ class Session:
         for key in self.given_up:
             self.outbox.put_nowait(Order(key, 0, Cancel()))
         self.given_up.clear()
-        for pending in self.pending.values():
+        for pending in list(self.pending.values()):
+            if pending.called_off:
+                # Perhaps it never came there. Then nobody would ever answer it.
+                self.outbox.put_nowait(Order(pending.key, 0, Cancel()))
+                self._end(pending, Failure(FailureCode.CANCELLED, "it was called off"))
+                continue
             pending.touched, pending.begun = pending.touched + now - left, pending.begun + now - left
-            self.outbox.put_nowait(Order(pending.key, 0, Cancel()) if pending.called_off else pending.order)
+            self.outbox.put_nowait(pending.order)
         for sent, order in self.told:
             if sent >= left - unsure_s:
                 self.outbox.put_nowait(order)
@@ -137,10 +142,14 @@ class Session:
 
     def give_up(self, pending: PendingOrder, why: str) -> None:
         """An order of a node that is away fails."""
-        if self.pending.pop(pending.key, None) is not None:
+        if pending.key in self.pending:
             self.given_up.append(pending.key)
+        self._end(pending, Failure(FailureCode.NODE_LOST, why))
+
+    def _end(self, pending: PendingOrder, failure: Failure) -> None:
+        self.pending.pop(pending.key, None)
         if not pending.outcome.done():
-            pending.outcome.set_result(Failure(FailureCode.NODE_LOST, why))
+            pending.outcome.set_result(failure)
 
     def end(self) -> None:
         """Ends the stream, and all orders."""

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
-from fedgsp.messages import OptimizerSettings
+from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import AUTO, FRESH, RELAYED, SgdOptions, relayed_entries
 from fedgsp.schedules import CONSTANT, plan
 from fedgsp.settings.checks import flag
@@ -25,6 +26,22 @@ def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
         config.accumulate,
         "" if config.precision == FULL else config.precision,
         "" if config.optimizer_state == FRESH else config.optimizer_state,
+    )
+
+
+def training_settings(
+    config: RunConfig, scheme: Scheme, round_number: int, training: str | None = None, local_epochs: int | None = None
+) -> TrainingSettings:
+    """What a training order of a round says, perhaps with another `training`, without options, or other epochs."""
+    return TrainingSettings(
+        training or scheme.training,
+        local_epochs or config.local_epochs,
+        config.batch_size,
+        config.learning_rate_in(round_number),
+        config.seed,
+        {} if training else scheme.given("training"),
+        config.wire_dtype == BFLOAT16,
+        optimizer_settings(config, scheme),
     )
 
 

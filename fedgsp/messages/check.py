@@ -70,8 +70,8 @@ class WouldTake:
     other_task_file: bool
     #: The version of torch differs from that of the first node.
     other_torch: bool
-    #: What the run will order in its first training, as far as it is known: settings, steps before a model leaves its
-    #: node, and what clients reveal of their updates. Unset: not known.
-    training: Train | None = None
-    #: Kinds of work that the run asks for beside it, as the policy of a node names them, such as "describe".
+    #: The trainings that the run will order, as far as they are known: settings, steps before a model leaves its node,
+    #: and what clients reveal of their updates. Empty: not known.
+    trainings: tuple[Train, ...] = ()
+    #: Kinds of work that the run asks for beside them, as the policy of a node names them, such as "describe".
     work: tuple[str, ...] = ()

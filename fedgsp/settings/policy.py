@@ -4,6 +4,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar, Self
 
 from fedgsp.settings.fields import described, setting
@@ -43,6 +44,10 @@ class Entries(tuple[str, ...]):
             raise ValueError(text)
         return entries
 
+    def covers(self, entry: str) -> bool:
+        """Whether the entries allow already all that this one allows."""
+        return any(fnmatchcase(entry, pattern) for pattern in self)
+
 
 class Works(Entries):
     """Kinds of work."""
@@ -55,6 +60,13 @@ class Views(Entries):
 
     pattern = re.compile(rf"exact|layer|layer:[^\s,]+|sketch:(?:{'|'.join(SKETCH_BYTES)})")
 
+    def covers(self, entry: str) -> bool:
+        """The same; a sketch is covered by a larger one, a layer by `layer`, and everything by `exact`."""
+        kind, _, size = entry.partition(":")
+        sketches = [int(view.removeprefix("sketch:")) for view in self if view.startswith("sketch:")]
+        smaller = kind == "sketch" and int(size) <= max(sketches, default=0)
+        return "exact" in self or entry in self or kind in self or smaller
+
 
 class Steps(Entries):
     """Outgoing steps, each also with one option: STEP, or STEP.KEY=VALUE."""
@@ -66,6 +78,16 @@ class Ports(Entries):
     """Ports and ranges of ports."""
 
     pattern = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?")
+
+    def covers(self, entry: str) -> bool:
+        """The same; a range covers what is within it."""
+        first, last = _range(entry)
+        return any(low <= first and last <= high for low, high in map(_range, self))
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
 
 
 class Digests(Entries):

@@ -38,7 +38,7 @@ class RunConfig(PlaceSettings):
     )
     beta: int | None = setting(
         None,
-        "groups in round 1; later numbers are multiples of it; by the number of clients by default",
+        "groups in round 1, and the step by which their number grows; by the number of clients by default",
         least=1,
         panel=METHOD,
     )

@@ -213,33 +213,33 @@ class WouldTake(_message.Message):
 
     OTHER_TASK_FILE_FIELD_NUMBER: _builtins.int
     OTHER_TORCH_FIELD_NUMBER: _builtins.int
-    TRAINING_FIELD_NUMBER: _builtins.int
+    TRAININGS_FIELD_NUMBER: _builtins.int
     WORK_FIELD_NUMBER: _builtins.int
     other_task_file: _builtins.bool
     """The source file of the task differs from that of the first node."""
     other_torch: _builtins.bool
     """The version of torch differs from that of the first node."""
     @_builtins.property
-    def training(self) -> _order_pb2.Train:
-        """What the run will order in its first training, as far as it is known: settings, steps before a model leaves its
-        node, and what clients reveal of their updates. Unset: not known.
+    def trainings(self) -> _containers.RepeatedCompositeFieldContainer[_order_pb2.Train]:
+        """The trainings that the run will order, as far as they are known: settings, steps before a model leaves its node, and
+        what clients reveal of their updates. Empty: not known.
         """
 
     @_builtins.property
     def work(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Kinds of work that the run asks for beside it, as the policy of a node names them, such as "describe"."""
+        """Kinds of work that the run asks for beside them, as the policy of a node names them, such as "describe"."""
 
     def __init__(
         self,
         *,
         other_task_file: _builtins.bool = ...,
         other_torch: _builtins.bool = ...,
-        training: _order_pb2.Train | None = ...,
+        trainings: _abc.Iterable[_order_pb2.Train] | None = ...,
         work: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["training", b"training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_task_file", b"other_task_file", "other_torch", b"other_torch", "training", b"training", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_task_file", b"other_task_file", "other_torch", b"other_torch", "trainings", b"trainings", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,8 +62,8 @@ async def look(settings: CheckSettings) -> Facts:
         await _admission(settings, facts, clients, top, usable, name)
         if isinstance(facts.admission, WouldTake) and clients is not None:
             facts.orders = refused_orders(facts.admission, policy, clients.hosted, clients.task_tensors)
-        elif isinstance(facts.admission, Unchecked):
-            facts.orders = facts.admission
+        elif isinstance(facts.answered, Answered):
+            facts.orders = Unchecked("see admission")
     return facts
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from fedgsp.messages import Describe, HostedClient, Order, TensorSpec, Work, WouldTake
+from fedgsp.messages import Describe, Discriminate, Evaluate, HostedClient, Order, TensorSpec, Work, WouldTake
 from fedgsp.settings.policy import UNLIMITED, Policy
 from fedgsp.updates import trainable_size
 from fedgsp.weights import total_bytes
@@ -12,6 +12,14 @@ from fedgsp_node.check.facts import Fact, Facts, Unchecked
 from fedgsp_node.check.finding import Finding, bad, good
 from fedgsp_node.policy import KINDS, MOST_QUOTED, RULES, Beyond, Known, told
 
+#: Kind of work -> an order of it, as far as the rules of a policy look at it.
+_WORK: Mapping[str, Work] = {
+    "describe": Describe(),
+    "evaluate": Evaluate(None),
+    "evaluate-training": Evaluate(None, training_part=True),
+    "compare": Evaluate(None, compared_with="a model", only_compare=True),
+    "discriminate": Discriminate(None, "", (), None),
+}
 #: Most kinds of work of which the line says that the policy refuses them.
 MOST_TOLD = 8
 
@@ -20,7 +28,7 @@ def refused_orders(
     taken: WouldTake, policy: Policy, clients: Iterable[HostedClient], tensors: tuple[TensorSpec, ...]
 ) -> Fact[tuple[str, ...]]:
     """Why the policy would refuse orders of the run, as far as the top server says what it will order."""
-    if taken.training is None:
+    if not taken.trainings:
         return Unchecked("the top server does not say what the run orders")
     if policy == UNLIMITED:
         return ()
@@ -42,7 +50,7 @@ def refused_orders(
         epochs=1,
         not_dialled=lambda _: "",
     )
-    works: list[Work] = [taken.training, *([Describe()] if "describe" in taken.work else [])]
+    works = [*taken.trainings, *(_WORK[kind] for kind in taken.work if kind in _WORK)]
     client = hosted[0].client if hosted else 0
     reasons = dict.fromkeys(
         told(key, policy, beyond)

@@ -121,6 +121,8 @@ class _Walk:
             return None
         if [source.kind for source in start.sources] != [SourceKind.NODE, SourceKind.MANAGER]:
             return None
+        if self._group.models.has(start.model_id):  # the member came here for it, so that something else holds it up
+            return None
         self._by_manager.add(hop)
         return self.chain.again(hop, f"nothing came from node {start.sources[0].name}: by way of the manager")
 
@@ -183,11 +185,15 @@ class _Walk:
         if following is None:
             assert last is not None
             return last, failed
-        if last is not None and failed.code in BAD_MODEL:
+        # Of a member that was to get its start from here and has stalled, the start may never have come here.
+        withheld = failed.code is FailureCode.STALLED and following in self._by_manager
+        if last is not None and (withheld or failed.code in BAD_MODEL):
             # The reader's word is not enough: the reader may be the one that fails, or lies.
             seen = await self._group.models.collect(last.model_id, self._group.request.tensors)
             if isinstance(seen, Failure):
                 return last, seen
+            if withheld:
+                return following, failed
             # The model is good here. Its holder may have sent the reader another one, or the reader may lie: so nobody
             # is blamed for it, and the second reader who says so is believed.
             if failed.code is not FailureCode.DISPUTED:

@@ -120,7 +120,7 @@ class Place:
     def room(self, size: int) -> NDArray[np.uint8]:
         """The memory for the model; raises WeightsError for a model of another size, and for a second upload."""
         require(size == len(self._room), FailureCode.WRONG_SHAPES, f"a model has {size} bytes")
-        require(not self._taken, FailureCode.CANCELLED, "the model was uploaded before, and is folded as it came")
+        require(not self._taken, FailureCode.CANCELLED, "an upload of it began before, and its bytes may be folded")
         self._taken = True
         return self._room
 

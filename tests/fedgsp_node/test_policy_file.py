@@ -55,6 +55,8 @@ def test_what_would_forbid_more_is_not_written_as_allowed(key: str) -> None:
         ({"optimizer_state": "fresh,kept"}, "optimizer_state of the policy is *"),
         ({"work": "train,evaluate"}, "work of the policy is train, retain"),
         ({"runs": "*"}, "runs of the policy is *"),
+        ({"ports": "8443"}, "ports of the policy is 1024-65535"),
+        ({"reveal": "sketch:8"}, "reveal of the policy is sketch:16384"),
     ],
 )
 def test_what_is_allowed_already_is_refused_since_it_does_not_forbid_the_rest(

@@ -64,6 +64,10 @@ async def test_an_order_that_was_called_off_is_called_off_again_and_not_carried_
     again = sent(session)
     assert Order(KEY, 0, Cancel()) in again
     assert ORDER not in again
+    assert code(await members.outcome(pending, STALL_S)) is FailureCode.CANCELLED
+    await members.detach(session, session.outbox)
+    await members.attach("n1", process="p")
+    assert sent(session) == [Order(KEY, 0, Cancel())]  # as what has no outcome; not once more for the order
 
 
 async def test_an_order_that_was_reported_is_not_sent_again() -> None:

@@ -9,7 +9,7 @@ from fedgsp.messages import FailureCode
 
 @dataclass
 class Fault:
-    """Something that goes wrong once, at one moment."""
+    """Something that goes wrong at one moment, once or each time."""
 
     moment: tuple[str, object]
     what: str
@@ -17,10 +17,12 @@ class Fault:
     until: int = 0
     code: FailureCode = FailureCode.UNSPECIFIED
     used: bool = False
+    #: Whether it goes wrong at this moment each time.
+    always: bool = False
 
 
 class Faults:
-    """A fluent list; each fault happens once, and one that never happened fails the test."""
+    """A fluent list; most faults happen once, and one that never happened fails the test."""
 
     def __init__(self) -> None:
         self._all: list[Fault] = []
@@ -70,17 +72,17 @@ class Faults:
         """The node goes away when it is asked for a model, and is back at once without its models."""
         return self._add(Fault(("collect", node), "restart", node))
 
-    def never_send_up(self, node: str) -> Faults:
-        """The node takes an order to send a model up, and does nothing for an hour."""
-        return self._add(Fault(("collect", node), "silent", node))
+    def never_send_up(self, node: str, always: bool = False) -> Faults:
+        """The node takes an order to send a model up, once or always, and does nothing for an hour."""
+        return self._add(Fault(("collect", node), "silent", node, always=always))
 
     def hold_upload(self, node: str, until: str) -> Faults:
         """The node sends a model up once another node was asked for one."""
         return self._add(Fault(("collect", node), "hold", node=until))
 
-    def refuse_upload(self, node: str) -> Faults:
-        """The node does not send a model up, and says so."""
-        return self._add(Fault(("collect", node), "refuse", node))
+    def refuse_upload(self, node: str, always: bool = False) -> Faults:
+        """The node does not send a model up, once or always, and says so."""
+        return self._add(Fault(("collect", node), "refuse", node, always=always))
 
     def report_twice(self, client: int) -> Faults:
         """The client's report comes again, as a failure."""
@@ -88,15 +90,15 @@ class Faults:
 
     def unreachable(self, node: str) -> Faults:
         """The node's peers cannot dial it, ever."""
-        return self._add(Fault(("dial", node), "unreachable"))
+        return self._add(Fault(("dial", node), "unreachable", always=True))
 
     def serve_another(self, node: str, once: bool = False) -> Faults:
         """The node's peers get another model than it reports, once or always; the manager gets the right one."""
-        return self._add(Fault(("serve", node), "another" if once else "always another", node))
+        return self._add(Fault(("serve", node), "another", node, always=not once))
 
     def withhold(self, node: str) -> Faults:
         """The node's peers never get the models that it has made, and the clock runs out; the manager gets them."""
-        return self._add(Fault(("serve", node), "withhold", node))
+        return self._add(Fault(("serve", node), "withhold", node, always=True))
 
     def collect_another(self, node: str) -> Faults:
         """The node sends another model up than it reports."""
@@ -105,9 +107,7 @@ class Faults:
     def take(self, *moment: object) -> Fault | None:
         """The next fault of this moment, used up."""
         for fault in self._all:
-            if fault.moment == moment and (
-                not fault.used or fault.what in ("unreachable", "always another", "withhold")
-            ):
+            if fault.moment == moment and (fault.always or not fault.used):
                 fault.used = True
                 return fault
         return None

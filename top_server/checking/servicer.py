@@ -97,7 +97,7 @@ class CheckServicer(check_pb2_grpc.CheckServiceServicer):
         self._told.line(f"node {visible(hello.node[:MOST_OF_NAME])} was checked: {visible(could)}")
         if isinstance(found, Failure) or self._asked is None:
             return found
-        return replace(found, training=self._asked.training, work=self._asked.work)
+        return replace(found, trainings=self._asked.trainings, work=self._asked.work)
 
     def _about(self, address: str, caller: Caller) -> About:
         proof = local_key.proof(self._membership.local_key, caller.asks)

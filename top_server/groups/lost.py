@@ -9,7 +9,7 @@ from fedgsp.messages import Failure, FailureCode
 LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT})
 #: What to do if every failure has this code; the run can be resumed afterwards.
 _REMEDIES = {
-    FailureCode.POLICY: "if their owners agree, start the nodes with the flag that the reason names, then resume",
+    FailureCode.POLICY: "if their owners agree, start the nodes with what the reason names, then resume",
     FailureCode.TASK_RAISED: "correct the task, or its data, at that place; start the nodes again, then resume",
     FailureCode.NOT_FINITE: "play a run with a smaller --learning-rate, or with --clip-norm",
 }

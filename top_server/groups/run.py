@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 
-from fedgsp.encoding import BFLOAT16
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -16,7 +15,6 @@ from fedgsp.messages import (
     RelayMode,
     Results,
     RunGroupRequest,
-    TrainingSettings,
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import total_bytes
@@ -25,7 +23,7 @@ from top_server.groups.watch import GroupWatch
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
-from top_server.optimization import optimizer_settings
+from top_server.optimization import training_settings
 from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
 from top_server.record.events.rounds import GroupResumed
@@ -230,16 +228,7 @@ def _request(
         start_address=context.address,
         relay=RelayMode[config.relay.upper()],
         shuffle=context.scheme.shuffle,
-        training=TrainingSettings(
-            task.training or context.scheme.training,
-            task.local_epochs or config.local_epochs,
-            config.batch_size,
-            config.learning_rate_in(round_number),
-            config.seed,
-            {} if task.training else context.scheme.given("training"),
-            config.wire_dtype == BFLOAT16,
-            optimizer_settings(config, context.scheme),
-        ),
+        training=training_settings(config, context.scheme, round_number, task.training, task.local_epochs),
         stall_timeout_s=config.stall_timeout,
         max_model_bytes=max_model_bytes,
         parts=parts,

@@ -48,6 +48,13 @@ async def test_a_check_names_the_flag_that_a_scheme_needs(scheme: str, allow: di
     assert flag in line.words
 
 
+async def test_a_node_that_the_top_server_refuses_is_told_to_look_at_the_admission() -> None:
+    async with checked(task="another") as top:
+        lines = await found(top.address)
+    assert lines["admission"].state is State.BAD
+    assert (lines["orders"].state, lines["orders"].words) == (State.UNCHECKED, "see admission")
+
+
 async def test_without_the_top_server_the_orders_are_not_known() -> None:
     async with checked(asked=None) as top:
         assert (await found(top.address))["orders"].state is State.UNCHECKED
@@ -69,16 +76,21 @@ def test_the_schemes_that_the_default_policy_refuses_are_those_of_the_page() -> 
         (Policy(least_batch_size=8), {"batch_size": 5}, "batches of 5"),
         (Policy(most_learning_rate=0.1), {"learning_rate": 0.5}, "learning rate 0.5"),
         (Policy(most_epochs=3), {"local_epochs": 4}, "4 local epochs"),
-        (Policy(work=Works(("train", "evaluate"))), {}, "work of kind describe"),
-        (Policy(work=Works(("evaluate", "describe"))), {}, "work of kind train"),
+        (Policy(work=Works(("train", "evaluate", "initialise"))), {}, "work of kind describe"),
+        (Policy(work=Works(("evaluate", "describe", "initialise"))), {}, "work of kind train"),
         (Policy(least_samples=20), {}, "12 training samples"),
+        (Policy(least_samples=20), {"scheme": "ifca"}, "12 training samples"),
+        (Policy(least_samples=20), {"scheme": "fesem"}, "12 training samples"),
+        (Policy(), {"scheme": "maxfl", "rounds": 1200}, "1200 local epochs"),
+        (Policy(work=Works(kind for kind in Policy().work if kind != "retain")), {"scheme": "fesem"}, "kind retain"),
+        (Policy(work=Works(kind for kind in Policy().work if kind != "initialise")), {}, "kind initialise"),
         (Policy(optimizer_state=Works(("fresh",))), {"optimizer": "adam", "optimizer_state": "kept"}, "state 'kept'"),
     ],
 )
 def test_other_limits_of_a_policy_are_compared_too(policy: Policy, settings: dict[str, Any], part: str) -> None:
     (reason,) = told(policy, **settings)
     assert part in reason
-    assert told(Policy(), **settings) == told(UNLIMITED, **settings) == ()
+    assert told(UNLIMITED, **settings) == ()
 
 
 def test_a_client_with_fewer_samples_than_a_batch_counts_as_such_a_batch() -> None:
@@ -87,7 +99,7 @@ def test_a_client_with_fewer_samples_than_a_batch_counts_as_such_a_batch() -> No
 
 @pytest.mark.parametrize("kind", ["x" * 5000, "\x1b[2J", "dream"])
 def test_a_kind_of_work_that_nobody_knows_is_told_in_a_short_line(kind: str) -> None:
-    taken = WouldTake(False, False, asked(RunConfig(), choose(RunConfig())).training, (kind,) * 50)
+    taken = WouldTake(False, False, asked(RunConfig(), choose(RunConfig())).trainings, (kind,) * 50)
     reasons = refused_orders(taken, Policy(), HOSTED, TENSORS)
     assert isinstance(reasons, tuple)
     (reason,) = reasons

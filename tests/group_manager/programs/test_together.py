@@ -173,7 +173,7 @@ def test_bytes_of_one_model_come_once() -> None:
     weights = some_weights(0, vector(8))
     (place,) = together._Folding(BlockMean(weights.tensors, [1])).places
     place.room(len(weights.buffer))
-    with pytest.raises(WeightsError, match="uploaded before") as refused:
+    with pytest.raises(WeightsError, match="an upload of it began before") as refused:
         place.room(len(weights.buffer))
     assert refused.value.failure.code is FailureCode.CANCELLED
 

@@ -12,7 +12,7 @@ from top_server.groups.lost import AllLostError, unanswered
     ("codes", "lost", "remedy"),
     [
         ([FailureCode.NODE_LOST, FailureCode.STALLED], True, "see events.jsonl"),
-        ([FailureCode.POLICY] * 3, False, "start the nodes with the flag that the reason names"),
+        ([FailureCode.POLICY] * 3, False, "start the nodes with what the reason names"),
         ([FailureCode.TASK_RAISED], False, "correct the task"),
         ([FailureCode.NOT_FINITE], False, "smaller --learning-rate"),
         ([FailureCode.POLICY, FailureCode.TASK_RAISED], False, "see events.jsonl"),
