@@ -20,10 +20,14 @@ from top_server.sizes import PAPER
 FEW = 20
 #: From so many clients on, all settings have the values of the FedGSP paper, which has 368.
 MANY = 361
-#: A group has at least so many clients, where settings are chosen for fewer than `MANY` clients.
+#: From so many clients on, up to `MANY`, chains have so many members at first, and at least so many later. Found with
+#: 46 and 92 clients and 300 rounds, and held against others (docs/results/femnist-growth.md).
+CHAINS_FROM = 36
+FIRST_CHAIN, LAST_CHAIN = 12, 4
+#: With fewer clients, a group has at least so many.
 PAIR = 2
-#: Below so many clients the number of groups grows at half of the paper's speed.
-SLOWER_BELOW = 100
+#: Most clients -> speed of growth. In 300 rounds the number of groups then comes to a third or a quarter of theirs.
+_SPEEDS = {CHAINS_FROM - 1: 1.0, 120: 0.5, 240: 1.0}
 #: A cluster with a model has at least so many clients, on average.
 CLUSTER = 3
 #: The most clusters with a model: what IFCA, FLSC, FeSEM and k-means have in the comparisons of FedCollab's paper.
@@ -31,13 +35,21 @@ MOST_CLUSTERS = 4
 
 
 def first_groups(clients: int) -> int:
-    """Groups in the first round: half of the square root, so that groups and their members grow alike."""
-    return max(1, min(int(PAPER["beta"]), int(clients**0.5 / 2 + 0.5)))
+    """Groups in the first round: of few clients half of their square root, so that groups and members grow alike."""
+    wanted = clients / FIRST_CHAIN if clients >= CHAINS_FROM else clients**0.5 / 2
+    return max(1, min(int(PAPER["beta"]), int(wanted + 0.5)))
 
 
 def speed(clients: int) -> float:
     """The speed of growth: few clients keep long relays for longer."""
-    return float(PAPER["alpha"]) if clients >= SLOWER_BELOW else 1.0
+    return next((speed for most, speed in _SPEEDS.items() if clients <= most), float(PAPER["alpha"]))
+
+
+def smallest_group(clients: int) -> int:
+    """Fewest clients in a group."""
+    if clients >= MANY:
+        return int(PAPER["smallest_group"])
+    return LAST_CHAIN if clients >= CHAINS_FROM else PAIR
 
 
 def share(clients: int) -> float:
@@ -123,7 +135,7 @@ _RULES = (
     _Rule(
         setting="smallest_group",
         read=counts_groups,
-        value=lambda clients: PAIR if clients < MANY else PAPER["smallest_group"],
+        value=smallest_group,
         usual=PAPER["smallest_group"],
         with_beta=True,
         why=_relays,

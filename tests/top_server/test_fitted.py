@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from fedgsp.settings.run import RunConfig
 from top_server.choosing import choose
-from top_server.fitted import FEW, MANY, Fitted, clusters, first_groups, fitted, in_words, share
+from top_server.fitted import (
+    CHAINS_FROM,
+    FEW,
+    FIRST_CHAIN,
+    LAST_CHAIN,
+    MANY,
+    Fitted,
+    clusters,
+    first_groups,
+    fitted,
+    in_words,
+    share,
+)
 from top_server.outlook import doubts, stretches
 from top_server.schemes import SCHEMES
 from top_server.sizes import PAPER, value_of
@@ -52,6 +64,24 @@ def test_the_number_of_groups_never_falls(clients: int, played: int) -> None:
 def test_the_number_of_groups_grows_where_there_are_enough_clients(clients: int) -> None:
     config = fit(clients, rounds=20).config
     assert len(stretches(config, choose(config), clients)) > 1
+
+
+@given(clients=st.integers(CHAINS_FROM, MANY - 1))
+def test_chains_begin_with_a_dozen_and_keep_four_members(clients: int) -> None:
+    """The rule of docs/results/femnist-growth.md, for 300 rounds."""
+    config = fit(clients, rounds=300).config
+    first, *_, last = stretches(config, choose(config), clients)
+    assert first.fewest >= min(FIRST_CHAIN - 3, clients // 10)
+    assert last.fewest >= LAST_CHAIN
+    assert last.groups >= clients // 7
+
+
+@pytest.mark.parametrize(("clients", "wanted"), [(46, (4, 0.5, 4)), (92, (8, 0.5, 4)), (100, (8, 0.5, 4))])
+def test_the_settings_are_those_of_the_runs_in_which_they_were_measured(
+    clients: int, wanted: tuple[int, float, int]
+) -> None:
+    config = fit(clients).config
+    assert (config.beta, config.alpha, config.smallest_group) == wanted
 
 
 @given(clients=st.integers(1, 2000))
