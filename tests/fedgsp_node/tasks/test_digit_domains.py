@@ -321,7 +321,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert DigitDomains(domains="digits").num_clients == 2
-    with pytest.raises(TaskError, match=rf"{domain!r} needs {package}.*pip install 'fedgsp\[plots\]'"):
+    with pytest.raises(TaskError, match=rf"{domain!r} needs {package}.*pip install 'matplotlib>=3.9' pillow"):
         DigitDomains(domains=domain)
 
 
