@@ -38,7 +38,7 @@ def why_not(address: str, policy: Policy, top: TopServer) -> str:
             f" its owner can allow it (--allow hosts={_entry(host)})"
         )
     own = port == top.port and _is_top_server(host, top)
-    if not own and not any(_within(port, entry) for entry in policy.ports):
+    if not own and not policy.ports.covers(str(port)):
         return (
             f"port {port} of {host} is not listed in ports of the policy of this node:"
             f" its owner can allow it (--allow ports={port})"
@@ -121,8 +121,3 @@ def _covers(entry: str, host: str) -> bool:
 def _is_special(where: IP | ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     """Whether an address, or a whole network, is of this machine, of this link, or of no machine."""
     return where.is_loopback or where.is_link_local or where.is_multicast or where.is_unspecified or where.is_reserved
-
-
-def _within(port: int, entry: str) -> bool:
-    first, _, last = entry.partition("-")
-    return int(first) <= port <= int(last or first)

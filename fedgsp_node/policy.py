@@ -1,9 +1,8 @@
 """Whether the policy of a node lets an order in: one pure function, and a table with a rule for each key."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeGuard
 
 from fedgsp.errors import ConfigError
@@ -26,7 +25,7 @@ from fedgsp.optimizers import AUTO, FRESH, RELAYED
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import OptionError, described, values_of
-from fedgsp.settings.policy import UNLIMITED, Entries, Policy, written
+from fedgsp.settings.policy import UNLIMITED, Entries, Policy, sketch_bytes, written
 from fedgsp.updates import update_of
 from fedgsp_node.epochs import epochs, is_training
 
@@ -120,21 +119,21 @@ def _is_value(key: str, needed: str) -> bool:
         described(Policy)[key].parse(needed)
     except OptionError:
         return False
-    return Entries.fits(needed) and len(needed) <= MOST_QUOTED and _listed(needed, [needed])
+    return Entries.fits(needed) and len(needed) <= MOST_QUOTED and Entries((needed,)).covers(needed)
 
 
 def refused_run(run_id: str, additions: Additions | None, policy: Policy) -> str | None:
     """Why the policy refuses to join a run that adds this to the model of the task."""
-    if not _listed(run_id, policy.runs):
+    if not policy.runs.covers(run_id):
         return told("runs", policy, Beyond(f"the run is {run_id}", run_id))
     if additions is None:
         return None
     training, optimizer = additions.training, additions.optimizer
-    if training and not _listed(training, policy.training):
+    if training and not policy.training.covers(training):
         return told("training", policy, Beyond(f"the run trains by {training[:MOST_QUOTED]!r}", training))
-    if optimizer and not _listed(optimizer, policy.optimizer):
+    if optimizer and not policy.optimizer.covers(optimizer):
         return told("optimizer", policy, Beyond(f"the run steps by {optimizer[:MOST_QUOTED]!r}", optimizer))
-    if optimizer and not _listed(RELAYED, policy.optimizer_state):
+    if optimizer and not policy.optimizer_state.covers(RELAYED):
         return told("optimizer_state", policy, Beyond("the state of the optimiser would travel", RELAYED))
     return None
 
@@ -142,7 +141,7 @@ def refused_run(run_id: str, additions: Additions | None, policy: Policy) -> str
 def check_start(policy: Policy, top_server: str, task_digest: bytes) -> None:
     """Raises ConfigError if the policy accepts neither the address of the top server nor the source of the task."""
     ConfigError.require(
-        _listed(top_server, policy.top_servers),
+        policy.top_servers.covers(top_server),
         f"--top-server is {top_server}",
         f"the policy allows {', '.join(policy.top_servers)}",
     )
@@ -203,21 +202,11 @@ def _reveal(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
     view, allowed = order.work.reveal.view, policy.reveal
     kind, _, argument = view.partition(":")
     # A sketch that has no fewer signs than the update has numbers tells as much as the update.
-    partial = kind == "layer" or (kind == "sketch" and 8 * _size(argument) < known.trainable)
-    listed = view in allowed or kind in allowed or (kind == "sketch" and _size(argument) <= _largest_sketch(policy))
-    if "exact" not in allowed and not (partial and listed):
+    partial = kind == "layer" or (kind == "sketch" and 8 * sketch_bytes(argument) < known.trainable)
+    if "exact" not in allowed and not (partial and allowed.covers(view)):
         yield Beyond(
             f"it asks a client to reveal the view {view[:MOST_QUOTED]!r} of its update", view if partial else "exact"
         )
-
-
-def _size(text: str) -> float:
-    return int(text) if text.isdecimal() and len(text) < 20 else float("inf")
-
-
-def _largest_sketch(policy: Policy) -> float:
-    sizes = [_size(view.removeprefix("sketch:")) for view in policy.reveal if view.startswith("sketch:")]
-    return max(sizes, default=0)
 
 
 def _require(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
@@ -244,14 +233,14 @@ def _meets(step: OutgoingStep, wanted: str) -> bool:
 
 def _outgoing(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     for step in order.work.outgoing if isinstance(order.work, Train) else ():
-        if step.name != HEAD and not _listed(step.name, policy.outgoing):
+        if step.name != HEAD and not policy.outgoing.covers(step.name):
             yield Beyond(f"it asks for outgoing step {step.name[:MOST_QUOTED]!r}", step.name)
 
 
 def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
         algorithm = order.work.settings.algorithm
-        if not _listed(algorithm, policy.training):
+        if not policy.training.covers(algorithm):
             yield Beyond(f"it asks for training {algorithm[:MOST_QUOTED]!r}", algorithm)
 
 
@@ -259,14 +248,14 @@ def _optimizer(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
         optimizer = order.work.settings.optimizer
         name = optimizer.name if optimizer is not None else AUTO
-        if not _listed(name, policy.optimizer):
+        if not policy.optimizer.covers(name):
             yield Beyond(f"it asks for optimiser {name[:MOST_QUOTED]!r}", name)
 
 
 def _optimizer_state(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     optimizer = order.work.settings.optimizer if isinstance(order.work, Train) and order.work.settings else None
     state = (optimizer.state if optimizer is not None else "") or FRESH
-    if isinstance(order.work, Train) and not _listed(state, policy.optimizer_state):
+    if isinstance(order.work, Train) and not policy.optimizer_state.covers(state):
         yield Beyond(f"it asks for optimiser state {state[:MOST_QUOTED]!r}", state)
 
 
@@ -375,7 +364,3 @@ def _not_dialled(address: str, known: Known) -> str:
         return known.not_dialled(address) if address else ""
     except ConfigError:
         return ""  # whoever dials it says so
-
-
-def _listed(text: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(text, pattern) for pattern in patterns)

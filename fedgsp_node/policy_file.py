@@ -35,7 +35,7 @@ def policy_of(file: str | None, allow: Mapping[str, str]) -> Policy:
             raise ConfigError(f"--allow {key} would forbid more", "write it into --policy FILE")
         before = values.get(key, getattr(Policy(), key))
         if isinstance(value, Entries) and all(map(before.covers, value)):
-            # Whoever writes this may believe that nothing else is allowed from now on.
+            # A reader of this flag could believe that the node allows nothing else.
             raise ConfigError(
                 f"--allow {key}={allow[key]} allows nothing more: {key} of the policy is {', '.join(before)}",
                 f"leave it out; to allow less, write {key} into --policy FILE",

@@ -2,6 +2,6 @@
 
 import os
 
-# Before torch is imported. Several workers of pytest, each with processes of its own, have more work than processors,
-# and threads that wait for each other would only take time from others.
+# Set here because it must be set before torch is imported. Pytest has several workers, and each starts processes.
+# Together they keep all processors busy, so more threads in one process would only slow down the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

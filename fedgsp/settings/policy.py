@@ -1,6 +1,7 @@
 """The policy of a node: what it does at most, whatever a top server orders. Each key is described once, here."""
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Entries(tuple[str, ...]):
         return entries
 
     def covers(self, entry: str) -> bool:
-        """Whether the entries allow already all that this one allows."""
+        """Whether these entries allow this text, or all that it allows as an entry."""
         return any(fnmatchcase(entry, pattern) for pattern in self)
 
 
@@ -63,9 +64,14 @@ class Views(Entries):
     def covers(self, entry: str) -> bool:
         """The same; a sketch is covered by a larger one, a layer by `layer`, and everything by `exact`."""
         kind, _, size = entry.partition(":")
-        sketches = [int(view.removeprefix("sketch:")) for view in self if view.startswith("sketch:")]
-        smaller = kind == "sketch" and int(size) <= max(sketches, default=0)
+        sketches = [sketch_bytes(view.removeprefix("sketch:")) for view in self if view.startswith("sketch:")]
+        smaller = kind == "sketch" and sketch_bytes(size) <= max(sketches, default=0)
         return "exact" in self or entry in self or kind in self or smaller
+
+
+def sketch_bytes(text: str) -> float:
+    """The size of a sketch; infinite if the text, which may be of a peer, is no size."""
+    return int(text) if text.isdecimal() and len(text) < 20 else math.inf
 
 
 class Steps(Entries):
@@ -81,13 +87,13 @@ class Ports(Entries):
 
     def covers(self, entry: str) -> bool:
         """The same; a range covers what is within it."""
-        first, last = _range(entry)
-        return any(low <= first and last <= high for low, high in map(_range, self))
+        first, last = self._range(entry)
+        return any(low <= first and last <= high for low, high in map(self._range, self))
 
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return int(first), int(last or first)
+    @staticmethod
+    def _range(text: str) -> tuple[int, int]:
+        first, _, last = text.partition("-")
+        return int(first), int(last or first)
 
 
 class Digests(Entries):

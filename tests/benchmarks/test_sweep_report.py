@@ -158,5 +158,5 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(name: str, tmp_path: P
 
 def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    with pytest.raises(ConfigError, match="pip install"):
+    with pytest.raises(ConfigError, match="pip install 'matplotlib>=3\\.9'"):
         sweep_report.check(tmp_path / "sweep.png")
