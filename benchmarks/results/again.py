@@ -34,7 +34,8 @@ def again(path: Path, out: Path, given: dict[str, str]) -> tuple[bool, str]:
 
 def differences(kept: Summary) -> str:
     """What may be the reason of other bits."""
-    here = code.machine_here()
+    here = code.machine_here(kept["settings"].get("device", "cpu"))
     lines = ["The same bits need the same code, the same torch and the same kind of machine."]
-    lines += [f"  {name}: {there} in the summary, {here[name]} here" for name, there in kept["with"].items()]
+    for name, there in kept["with"].items():
+        lines.append(f"  {name}: {there} in the summary, {here.get(name, 'none')} here")
     return "\n".join([*lines, f"  commit in the summary: {kept['code']['commit']}"])

@@ -47,16 +47,22 @@ def code_here(root: Path = ROOT, may_be_dirty: bool = False, began: datetime | N
     return Code(commit, not changed, importlib.metadata.version("fedgsp"))
 
 
-def machine_here() -> dict[str, str]:
-    """What the bits of a model depend on beside the code: versions, and the kind of machine."""
+def machine_here(device: str = "cpu") -> dict[str, str]:
+    """What the bits of a model depend on beside the code: versions, and the kind of machine.
+
+    `device` is where the run's nodes trained, written as in `--device`. The GPU is named only if they had one.
+    """
     import torch
 
-    return {
+    here = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": importlib.metadata.version("numpy"),
         "machine": f"{platform.system()} {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
     }
+    if device != "cpu" and torch.cuda.is_available():
+        here["gpu"] = torch.cuda.get_device_name(0)
+    return here
 
 
 def _present(root: Path) -> list[str]:

@@ -43,7 +43,8 @@ def keep(run: Path, experiment: str, variant: str, code: Code, data: Path = DATA
     if weights:
         keep_models(run, experiment, variant, data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_text({**names, "code": asdict(code), "with": machine_here(), **found}), encoding="utf-8")
+    played_with = machine_here(found["settings"]["device"])
+    path.write_text(to_text({**names, "code": asdict(code), "with": played_with, **found}), encoding="utf-8")
     return path
 
 
