@@ -153,12 +153,13 @@ def lock(file: IO[bytes], directory: RunDirectory) -> None:
 def _never_began(directory: RunDirectory) -> bool:
     """Whether a run ended here before its first round, for example while it waited for nodes."""
     try:
+        if directory.history.stat().st_size or any(directory.models.iterdir()):
+            return False  # its events may be many, and are not needed
         events = read_lines(directory.events)
-        empty = directory.history.stat().st_size == 0 and not any(directory.models.iterdir())
     except (OSError, DataError):
         return False
     begun = any(event.get("event") == "round_started" for event in events) or any(directory.state.glob("round-*"))
-    return directory.config.is_file() and empty and not begun
+    return directory.config.is_file() and not begun
 
 
 def is_worth_keeping(directory: RunDirectory) -> bool:
