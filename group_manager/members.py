@@ -211,8 +211,7 @@ class Members:
         `beside` it is being carried out by a node that is there.
         """
         if in_turn:
-            pending.touched = pending.begun = self.time()
-            pending.silence = 0.0
+            pending.start_clocks(self.time())
         while not pending.outcome.done():
             session = pending.session
             if session is not None and session.away_since is not None:

@@ -15,6 +15,9 @@ from group_manager.deadline import UNKNOWN, Need
 LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Orders without an outcome that are remembered for a node that comes back, and orders that it is told to call off.
 MOST_TOLD, MOST_GIVEN_UP = 256, 4096
+#: Absences of a node for which the clocks of an order stand still. During further ones they stand still only for as
+#: long as the node was there before: it cannot hold up a run by coming and going.
+FREE_ABSENCES = 8
 
 Outcome = Result | Recalled | Failure | None
 
@@ -46,10 +49,30 @@ class PendingOrder:
     start: bytes = b""
     #: Is called when `start` is known.
     start_came: Callable[[], None] = lambda: None
+    #: Absences of its node so far, when it last came back, and for how many seconds its clocks may stand still because
+    #: it was there.
+    absences: int = 0
+    came: float = 0.0
+    credit: float = 0.0
+
+    def start_clocks(self, now: float) -> None:
+        """It can begin now: until now it waited for other orders."""
+        self.touched = self.begun = self.came = now
+        self.silence, self.credit, self.absences = 0.0, 0.0, 0
 
     def touch(self, now: float) -> None:
         """Notes a report about it."""
         self.silence, self.touched = max(self.silence, now - self.touched), now
+
+    def forgive(self, left: float, now: float) -> None:
+        """Its node was away from `left` on, and has come back: its clocks stood still, as far as `FREE_ABSENCES` says."""
+        away = now - max(left, self.begun)
+        self.credit += max(0.0, left - max(self.came, self.begun))
+        self.absences += 1
+        if self.absences > FREE_ABSENCES:
+            away = min(away, self.credit)
+            self.credit -= away
+        self.touched, self.begun, self.came = min(now, self.touched + away), self.begun + away, now
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +141,7 @@ class Session:
         Orders that were called off are called off again, and end.
 
         What was sent in the last `unsure_s` seconds of the old connection may not have arrived. The time away does not
-        count for the stall clock; the clock goes on, so that a node cannot hold up a run by coming and going.
+        count for the clocks of the orders (`PendingOrder.forgive`).
         """
         left = now if self.away_since is None else self.away_since
         self.outbox.put_nowait(None)  # to the older stream, which may not have ended yet
@@ -132,7 +155,7 @@ class Session:
                 self.outbox.put_nowait(Order(pending.key, 0, Cancel()))
                 self._end(pending, Failure(FailureCode.CANCELLED, "it was called off"))
                 continue
-            pending.touched, pending.begun = pending.touched + now - left, pending.begun + now - left
+            pending.forgive(left, now)
             self.outbox.put_nowait(pending.order)
         for sent, order in self.told:
             if sent >= left - unsure_s:

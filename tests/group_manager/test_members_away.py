@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fedgsp.messages import Cancel, Describe, Described, Done, Failure, FailureCode, Order, OrderKey, Release
 from group_manager.members import Members
-from group_manager.sessions import PendingOrder, Session
+from group_manager.sessions import FREE_ABSENCES, PendingOrder, Session
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 
@@ -91,6 +93,56 @@ async def test_a_node_that_does_not_come_back_in_time_is_gone() -> None:
     assert not members.attached("n1")
     assert not members.stayed(pending)
     assert code(members.submit("n1", ORDER).outcome.result()) is FailureCode.NODE_LOST
+
+
+async def test_a_node_that_comes_and_goes_all_the_time_cannot_hold_up_an_order() -> None:
+    members, clock = Members(RETURN_S), Clock()
+    session, (pending,) = await away(members, False)
+    waiting, seconds = asyncio.create_task(members.outcome(pending, STALL_S)), 0.0
+    while not waiting.done():
+        await let_others_run()
+        clock.advance(1.0)  # in time to come back
+        await members.attach("n1", process="p")
+        await let_others_run()
+        clock.advance(0.01)
+        seconds += 1.01
+        assert seconds < 2 * STALL_S
+        await members.detach(session, session.outbox)
+        await let_others_run()
+    assert code(waiting.result()) is FailureCode.STALLED
+
+
+async def test_absences_do_not_count_for_a_node_that_is_there_most_of_the_time() -> None:
+    members, clock = Members(RETURN_S), Clock()
+    session, (pending,) = await away(members, False)
+    waiting = asyncio.create_task(members.outcome(pending, STALL_S))
+    for _ in range(2 * FREE_ABSENCES):  # 16 s there, 16 s away
+        await let_others_run()
+        clock.advance(1.0)
+        await members.attach("n1", process="p")
+        await let_others_run()
+        clock.advance(1.0)
+        await members.detach(session, session.outbox)
+    await members.attach("n1", process="p")
+    await let_others_run()
+    clock.advance(STALL_S - 2 * FREE_ABSENCES - 0.5)
+    await let_others_run()
+    assert not waiting.done()
+    clock.advance(1.0)
+    assert code(await waiting) is FailureCode.STALLED
+
+
+async def test_the_clock_of_an_order_that_was_awaited_during_an_absence_begins_with_the_return() -> None:
+    members, clock = Members(RETURN_S), Clock()
+    session, (pending,) = await away(members, True)
+    clock.advance(1.0)
+    waiting = asyncio.create_task(members.outcome(pending, STALL_S))
+    await let_others_run()
+    clock.advance(0.5)
+    await members.attach("n1", process="p")
+    assert pending.begun == pending.touched == pytest.approx(members.time())
+    members.report(session, Done(key(0), RESULT))
+    assert await waiting == RESULT
 
 
 async def test_another_process_of_the_node_does_not_get_the_orders_of_the_first_one() -> None:

@@ -23,6 +23,7 @@ from top_server.groups.watch import GroupWatch
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
+from top_server.nodes.waiting import wait_for_returns
 from top_server.optimization import training_settings
 from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
@@ -149,7 +150,7 @@ async def _on(
     reveals: Reveals | None,
 ) -> GroupOutcome:
     left_out = {skipped.client for skipped in trace.skipped}
-    await context.membership.wait_for_returns(task.clients)
+    await wait_for_returns(context.membership, task.clients)
     trained = {hop.member.client for hop in trace.finished if hop.member is not None}
     hosted = {client: _member(context, task, client) for client in task.clients if client not in left_out}
     members = tuple(member for member in hosted.values() if member is not None)

@@ -63,7 +63,7 @@ class Departures:
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is a clock that stands still while this process is frozen."""
-        self._now = now
+        self.now = now
         #: How many departures there were so far.
         self.number = 0
         self._away: dict[str, Departure] = {}
@@ -73,7 +73,7 @@ class Departures:
     def left(self, node: str, clients: Iterable[int], reason: str, cause: Cause = Cause.ALONE) -> None:
         """A node left."""
         self.number += 1
-        self._away[node] = Departure(node, frozenset(clients), reason, self._now(), cause)
+        self._away[node] = Departure(node, frozenset(clients), reason, self.now(), cause)
 
     def save(self) -> list[Departed]:
         """The nodes that are away, for a top server that goes on with the run later."""
@@ -87,11 +87,11 @@ class Departures:
         """Takes the nodes that `save` told of."""
         for one in saved:
             seconds = max(0.0, time.time() - one.at)
-            self._away[one.node] = Departure(one.node, frozenset(one.clients), one.reason, self._now() - seconds)
+            self._away[one.node] = Departure(one.node, frozenset(one.clients), one.reason, self.now() - seconds)
 
     def joined(self, node: str, clients: Iterable[int]) -> float | None:
         """A node joined with these clients; returns for how many seconds it was away, None if it is new."""
-        came, now = frozenset(clients), self._now()
+        came, now = frozenset(clients), self.now()
         own = self._away.pop(node, None)
         for found in [own, *self._away.values()]:
             if found is not None:
@@ -105,7 +105,7 @@ class Departures:
 
     def away(self) -> list[tuple[Departure, float]]:
         """The nodes that are away, and for how many seconds."""
-        now = self._now()
+        now = self.now()
         return [(found, now - found.at) for found in self._away.values()]
 
     @property
@@ -115,7 +115,7 @@ class Departures:
 
     def patience_s(self, clients: Collection[int] | None = None) -> float:
         """How much longer to wait for nodes that left, or for those of these clients."""
-        now = self._now()
+        now = self.now()
         waited_for = (found for found in self._away.values() if clients is None or found.clients.intersection(clients))
         return max((found.patience_s(now) for found in waited_for), default=0.0)
 

@@ -317,7 +317,7 @@ class Membership:
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
         """Waits for so many nodes and clients; False if they are not present after the timeout."""
-        return await self._until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
+        return await self.until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
         """Waits for these clients; returns the clients that are missing after the timeout."""
@@ -325,13 +325,8 @@ class Membership:
         def missing() -> set[int]:
             return {client for client in clients if client not in self._clients and self._bears(client)}
 
-        await self._until(lambda: not missing(), timeout_s)
+        await self.until(lambda: not missing(), timeout_s)
         return missing()
-
-    async def wait_for_returns(self, clients: Collection[int] | None = None) -> None:
-        """Waits for nodes that have left a moment ago and probably come back; `clients`: only for nodes of these."""
-        while (wait_s := self.departures.patience_s(clients)) > 0:
-            await self._until(lambda: not self.departures.patience_s(clients), wait_s)
 
     def note_offence(self, client: int) -> None:
         """Counts a rejected model of a client; after several the client is left out of the run."""
@@ -361,9 +356,9 @@ class Membership:
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
-        await self._until(lambda: not self._nodes, timeout_s)
+        await self.until(lambda: not self._nodes, timeout_s)
 
-    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+    async def until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
         deadline = self._awake.time() + timeout_s
         while not holds():

@@ -1,5 +1,6 @@
 """Waiting for nodes: before the first round, after a run was resumed, and before every round."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
@@ -7,12 +8,14 @@ from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.grouping.request import listed
-from top_server.nodes.departures import RETURN_TIMEOUT_S
+from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_TIMEOUT_S
 from top_server.nodes.membership import Membership
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.rounds import RoundWaited, RoundWaits
 from top_server.record.events.run import ClientsMissing
 from top_server.record.journal import Journal
+
+logger = logging.getLogger(__name__)
 
 
 async def wait_for_return(
@@ -64,13 +67,27 @@ async def wait_for_nodes(
         )
 
 
+async def wait_for_returns(membership: Membership, clients: Collection[int] | None = None) -> None:
+    """Waits for nodes that have left a moment ago and probably come back; `clients`: only for nodes of these.
+
+    For `AFTER_FREEZE_S` at most: nodes that leave in turn cannot keep a round from beginning.
+    """
+    departures = membership.departures
+    most = departures.now() + AFTER_FREEZE_S
+    while (wait_s := min(departures.patience_s(clients), most - departures.now())) > 0:
+        await membership.until(lambda: not departures.patience_s(clients), wait_s)
+    if departures.patience_s(clients):
+        away = ", ".join(found.node for found, _ in departures.away())
+        logger.warning("nodes leave and join all the time; no longer waiting for those that are away: %s", away)
+
+
 async def wait_for_round(config: RunConfig, membership: Membership, journal: Journal, number: int) -> None:
     """Waits until a round can begin; raises RunError if too few clients are there for --join-timeout.
 
     Nodes that have left a moment ago get the time to join again, because a connection also ends when one of its
     processes was frozen. If the round has to wait for clients, it also waits for the others that are on their way.
     """
-    await membership.wait_for_returns()
+    await wait_for_returns(membership)
     needed, there = config.min_clients or 1, len(membership.clients)
     if there >= needed:
         return

@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 from tests.support.hellos import hello, membership
 from tests.support.recorder import Recorder
 from tests.support.scripted import let_others_run
-from top_server.nodes.departures import RETURN_S, RETURN_TIMEOUT_S
+from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, RETURN_TIMEOUT_S
 from top_server.nodes.membership import Membership
 from top_server.nodes.node import Node
 from top_server.nodes.waiting import wait_for_round
@@ -131,3 +131,33 @@ async def test_a_node_that_comes_back_is_told_with_the_time_that_it_was_away() -
     first, second = recorder.of_kind("node_joined")
     assert "away" not in first
     assert second["away"] == pytest.approx(360, abs=1)
+
+
+async def test_nodes_that_leave_in_turn_cannot_keep_a_round_from_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    members, recorder = membership()
+    clock, seconds = Clock(), 0.0
+    present = [await joined(members, f"n{number}", number) for number in range(5)]
+    await members.leave(present[3], "its connection ended")
+    task = waiting(members, recorder)
+    while not task.done():
+        for number in (4, 3):  # one of the two is always away
+            await members.leave(present[number], "its connection ended")
+            await let_others_run()
+            present[7 - number] = await joined(members, f"n{7 - number}", 7 - number)
+            clock.advance(0.5 * RETURN_S)
+            seconds += 0.5 * RETURN_S
+            await let_others_run()
+        assert seconds < 3 * AFTER_FREEZE_S
+    assert "no longer waiting" in caplog.text
+
+
+async def test_a_round_waits_for_a_node_that_left_a_moment_ago(caplog: pytest.LogCaptureFixture) -> None:
+    members, recorder = membership()
+    nodes = [await joined(members, f"n{number}", number) for number in range(4)]
+    await members.leave(nodes[0], "its connection ended")
+    task = waiting(members, recorder)
+    await let_others_run()
+    assert not task.done()
+    await joined(members, "n0", 0)
+    await task
+    assert not caplog.text
