@@ -55,6 +55,11 @@ class Group:
         self.manager = manager
         self.models = Models(request, self.ledger, self.orders, self.reports, shelf, channels, tickets)
 
+    async def play(self) -> GroupResult | Failure:
+        """Runs the program of the group to its end."""
+        await self.models.make_start()
+        return await self.program.load()(self)
+
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""
         told = self.reports

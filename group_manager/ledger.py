@@ -89,7 +89,7 @@ class Record:
     origin: Origin = Origin.UNKNOWN
     node: str = ""  # the holder, if `origin` is AT_NODE
     digest: bytes = b""  # if it is known from the request
-    wrong: Failure | None = None  # what came was not what its maker reported: the maker is not asked again
+    wrong: Failure | None = None  # it was not what its maker reported, or could not be made: nobody is asked again
     maker: PendingOrder | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
     fetch: Task[None] | None = None

@@ -73,6 +73,18 @@ class Models:
         except WeightsError as error:
             return error.failure
 
+    async def make_start(self) -> None:
+        """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.
+
+        The nodes that have the parts may take their time, or hang. Members that waited for the start meanwhile would be
+        taken for silent. If it cannot be made, they are told so at once.
+        """
+        start = self._request.start
+        if start is not None and self._request.parts:
+            found = await self.collect(start.id)
+            if isinstance(found, Failure):
+                self._ledger.look(start.id).wrong = found
+
     def has(self, model_id: str) -> bool:
         """Whether a model is here."""
         return model_id in self._store

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, ModelRef, Part, PartLost
+from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, scene
 from tests.support.scripted import model
 
@@ -68,3 +69,21 @@ async def test_parts_that_do_not_fit_each_other_fail_the_group() -> None:
         outcome = await play.run(TWO_NODES, "parallel", start=START, parts=parts)
         assert isinstance(outcome, Failure)
         assert "cannot weigh" in outcome.detail
+
+
+async def test_a_node_that_does_not_send_its_part_harms_nobody_else() -> None:
+    async with scene(Faults().never_send_up("n1"), rule=lambda _, w: w) as play:
+        parts = await parts_of(play, TWO_NODES, m0=3.0, m1=6.0)
+        outcome = await play.run(TWO_NODES, "parallel", start=START, parts=parts)
+        assert isinstance(outcome, GroupResult)
+        assert lost(play) == [0]
+        assert play.done == [0, 1]
+
+
+async def test_parts_that_are_lost_are_asked_for_once() -> None:
+    async with scene(Faults().never_send_up("n1", always=True).never_send_up("n2", always=True)) as play:
+        parts = await parts_of(play, TWO_NODES, m0=3.0, m1=6.0)
+        outcome = await play.run(TWO_NODES, "parallel", start=START, parts=parts)
+        assert isinstance(outcome, Failure)
+        assert play.asked_of == ["n1", "n2"]
+        assert lost(play) == [0, 1]

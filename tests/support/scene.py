@@ -33,7 +33,6 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
@@ -142,7 +141,7 @@ class Scene:
         self.group = Group(request, self.members, self.shelves.add(), self.channels, MANAGER, ISSUER, self._tell)
         result_id = ""
         try:
-            outcome = await PROGRAMS[request.program].load()(self.group)
+            outcome = await self.group.play()
             if isinstance(outcome, GroupResult) and outcome.ref is not None:
                 result_id = outcome.ref.id
             return outcome
