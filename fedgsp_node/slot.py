@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -15,17 +18,21 @@ from fedgsp_node.training.control import Control
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 #: How long a cancelled caller waits for its batch. After that, the thread still runs one call at a time.
 STOP_TIMEOUT_S = 5.0
 #: The slot gives memory back after this long without work. It waits, because the next order must allocate it again.
 REST_AFTER_S = 2.0
+#: Frames of a call that hangs which the log shows.
+INNERMOST = 6
 
 
 class Slot:
     """The training slot: its thread runs one call at a time, in the order of arrival.
 
-    A cancelled caller stops its call and waits for its end, at most STOP_TIMEOUT_S. Even after that time, no second
-    call begins before the first one has ended.
+    A cancelled caller stops its call and waits for its end, at most STOP_TIMEOUT_S. After that time the log says where
+    the call is, and still no second call begins before the first one has ended.
     """
 
     def __init__(self, most_s: float = math.inf) -> None:
@@ -33,6 +40,9 @@ class Slot:
         self._most_s = most_s
         self._free = asyncio.Lock()
         self._clock: int | None = None
+        self._ident = 0
+        #: A call that did not end in time after its caller was cancelled.
+        self._hung: asyncio.Future[Any] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training", initializer=self._note_clock)
         self._current: Control | None = None
         self._past = 0
@@ -53,6 +63,7 @@ class Slot:
             return 0.0
 
     def _note_clock(self) -> None:
+        self._ident = threading.get_ident()
         if hasattr(time, "pthread_getcpuclockid"):  # not on macOS
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
 
@@ -70,6 +81,9 @@ class Slot:
                 self._rest = asyncio.get_running_loop().call_later(REST_AFTER_S, memory.at_rest)
 
     async def _run(self, call: Callable[[Control], T]) -> T:
+        if self._hung is not None:  # a call in the queue of the thread would keep its model, even if it is called off
+            await asyncio.wait([self._hung])
+            self._hung = None
         memory.at_work()
         control = Control(most_s=self._most_s)
         running = looked_at(asyncio.get_running_loop().run_in_executor(self._thread, call, control))
@@ -79,6 +93,13 @@ class Slot:
         except asyncio.CancelledError:
             control.stop.set()
             await _ended(running)
+            if not running.done():
+                self._hung = running
+                logger.warning(
+                    "a call of the task was called off %.0f s ago and still runs; all further orders wait for it:\n%s",
+                    STOP_TIMEOUT_S,
+                    self._where(),
+                )
             raise
         finally:
             self._past += control.mark
@@ -90,6 +111,11 @@ class Slot:
             self._current.stop.set()
         self._do_not_rest()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _where(self) -> str:
+        """The lines of code that the thread is at, the innermost last."""
+        frame = sys._current_frames().get(self._ident)
+        return "".join(traceback.format_stack(frame)[-INNERMOST:]) if frame is not None else "it has no frame"
 
     def _do_not_rest(self) -> None:
         if self._rest is not None:

@@ -76,8 +76,8 @@ class Models:
     async def make_start(self) -> None:
         """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.
 
-        The nodes that have the parts may take their time, or hang. Members that waited for the start meanwhile would be
-        taken for silent. If it cannot be made, they are told so at once.
+        The nodes that have the parts may take their time, or hang. Members that waited for the start meanwhile would
+        be taken for silent. If it cannot be made, they are told so at once.
         """
         start = self._request.start
         if start is not None and self._request.parts:

@@ -111,6 +111,31 @@ async def test_a_call_cancelled_twice_is_waited_for_all_the_same(slot: Slot) -> 
     assert await waiting is True
 
 
+async def test_a_call_that_does_not_stop_is_shown_in_the_log_and_nothing_is_queued_behind_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slot: Slot
+) -> None:
+    monkeypatch.setattr("fedgsp_node.slot.STOP_TIMEOUT_S", 0.01)
+    batches, log = Batches(), []
+    running = asyncio.create_task(slot.run(batches))
+    await batches.running()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert "still runs" in caplog.text
+    assert "self.may_leave.wait(10)" in caplog.text  # the line where it hangs
+    called_off = asyncio.create_task(slot.run(lambda _: log.append("called off")))
+    behind = asyncio.create_task(slot.run(quick("behind")))
+    await let_others_run()
+    assert slot._thread._work_queue.empty()
+    called_off.cancel()
+    await let_others_run()
+    assert called_off.cancelled()
+    assert not behind.done()
+    batches.may_leave.set()
+    assert await behind == "behind"
+    assert log == []
+
+
 async def test_a_caller_that_is_cancelled_while_it_waits_never_runs(slot: Slot) -> None:
     first, log = Batches(), []
     first.may_leave.set()
