@@ -161,6 +161,11 @@ class Members:
             pending.called_off = True
             self.tell(pending.node, Order(pending.key, 0, Cancel()))
 
+    def drop(self, pending: PendingOrder) -> None:
+        """Nobody waits for an order any more."""
+        if pending.session is not None:
+            pending.session.drop(pending)
+
     def report(self, session: Session, kind: Done | Failed | Fetched | Progress) -> None:
         """Takes a node's report. A repeated report, or a report about no order of this session, changes nothing."""
         now = self.time()

@@ -122,10 +122,11 @@ class Orders:
             self._members.tell(node, Order(self._next("release"), 0, Release((model_id,))))
 
     def close(self) -> None:
-        """Cancels all orders that are still open."""
+        """Cancels all orders that are still open, and forgets them."""
         for pending in self._open:
             if not pending.outcome.done():
                 self.cancel(pending)
+                self._members.drop(pending)
 
     def _next(self, task: str) -> OrderKey:
         self._numbers[task] += 1

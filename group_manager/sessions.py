@@ -169,6 +169,15 @@ class Session:
             self.given_up.append(pending.key)
         self._end(pending, Failure(FailureCode.NODE_LOST, why))
 
+    def drop(self, pending: PendingOrder) -> None:
+        """Nobody waits for an order any more. A node that comes back is told that it was called off.
+
+        A node may never answer: its orders would stay here until the end of the run, with all that they refer to.
+        """
+        if pending.key in self.pending:
+            self.given_up.append(pending.key)
+        self._end(pending, Failure(FailureCode.CANCELLED, "it was called off"))
+
     def _end(self, pending: PendingOrder, failure: Failure) -> None:
         self.pending.pop(pending.key, None)
         if not pending.outcome.done():

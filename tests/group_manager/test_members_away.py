@@ -72,6 +72,23 @@ async def test_an_order_that_was_called_off_is_called_off_again_and_not_carried_
     assert sent(session) == [Order(KEY, 0, Cancel())]  # as what has no outcome; not once more for the order
 
 
+async def test_an_order_that_nobody_waits_for_is_forgotten_and_called_off_again_after_an_absence() -> None:
+    members = Members(RETURN_S)
+    session = await members.attach("n1", process="p")
+    pending = members.submit("n1", ORDER)
+    members.cancel(pending)
+    members.drop(pending)
+    assert not session.pending
+    assert code(pending.outcome.result()) is FailureCode.CANCELLED
+    members.report(session, Done(KEY, RESULT))  # late
+    sent(session)
+    await members.detach(session, session.outbox)
+    assert await members.attach("n1", process="p") is session
+    again = sent(session)
+    assert Order(KEY, 0, Cancel()) in again
+    assert ORDER not in again
+
+
 async def test_an_order_that_was_reported_is_not_sent_again() -> None:
     members = Members(RETURN_S)
     session = await members.attach("n1", process="p")
