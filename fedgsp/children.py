@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -14,6 +15,10 @@ from fedgsp.errors import PeerError
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.within import within
 
+logger = logging.getLogger(__name__)
+
+#: How long a template may take until it forks a child, its own imports from a slow disk included.
+FORK_TIMEOUT_S = 120.0
 #: How long a child may take until it is ready.
 READY_TIMEOUT_S = 30.0
 #: Number of lines of a log that an error message quotes.
@@ -116,7 +121,7 @@ class Template:
         A log may be a file descriptor of this process. Without a log, the output is discarded.
 
         With `says_ready`, standard output goes to `Child.stdout` instead, from which `ready_line` reads. Raises
-        PeerError if the template cannot start.
+        PeerError if the template cannot start, or does not fork in FORK_TIMEOUT_S.
         """
         await self.start()
         ours, theirs = socket.socketpair()
@@ -132,7 +137,13 @@ class Template:
                     if self._process is None:
                         raise self._ended(str(error)) from None
                 self._asked.append(child)
-            await child.started
+            try:
+                await within(FORK_TIMEOUT_S, child.started)
+            except TimeoutError:
+                raise PeerError(
+                    f"the template of {self._names} started no process in {FORK_TIMEOUT_S:.0f} s",
+                    "see whether it is stopped, or its disk hangs",
+                ) from None
             undo.pop_all()
         return child
 
@@ -149,11 +160,16 @@ class Template:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         rest = b""
-        with contextlib.suppress(ConnectionError):
+        try:
             while data := await asyncio.get_running_loop().sock_recv(self._socket, 4096):
                 *lines, rest = (rest + data).split(b"\n")
                 for pid, code in map(json.loads, lines):
                     self._hear(pid, code)
+        except ConnectionError:
+            pass
+        except (ValueError, LookupError, TypeError):
+            logger.exception("the template of %s says what no template says: it is ended", self._names)
+            process.kill()
         _, said = await process.communicate()
         self._over(f"exit code {process.returncode}: {_end_of(said.decode(errors='replace')) or '(no output)'}")
 
@@ -164,8 +180,12 @@ class Template:
             self._running[pid] = self._asked.pop(0)
             self._running[pid].has_started(pid)
 
+    @property
+    def _names(self) -> str:
+        return " and ".join(self._modules)
+
     def _ended(self, why: str) -> PeerError:
-        return PeerError(f"the template of {' and '.join(self._modules)} ended", why)
+        return PeerError(f"the template of {self._names} ended", why)
 
     def _over(self, why: str) -> None:
         self._process = None
@@ -218,12 +238,21 @@ async def stop(child: Child, grace_s: float = STOP_GRACE_S) -> int:
         child.send(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # its session, with what it started
-        await child.wait()
+        await _killed(child)
         if not isinstance(error, TimeoutError):
             raise
     finally:
         child.close()
     return await child.wait()
+
+
+async def _killed(child: Child) -> None:
+    """Waits until the end of a killed child is told. Its template may hang, and never tell it."""
+    try:
+        await within(STOP_GRACE_S, child.wait())
+    except TimeoutError:
+        logger.warning("process %d was killed, and its template does not tell that it has ended", child.pid)
+        child.has_ended(UNKNOWN_EXIT_CODE)
 
 
 def tail(log: Path | None, lines: int = TAIL_LINES) -> str:

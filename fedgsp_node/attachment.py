@@ -167,7 +167,9 @@ class Attachment:
             progress.cancel()
             self._reports.put_nowait(None)
             call.cancel()
-            await asyncio.gather(progress, return_exceptions=True)
+            [failed] = await asyncio.gather(progress, return_exceptions=True)
+            if isinstance(failed, Exception):  # the manager takes this node for silent
+                logger.error("progress was not reported any more", exc_info=failed)
 
     async def close(self) -> None:
         """Ends all orders of this manager."""

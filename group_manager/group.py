@@ -58,7 +58,8 @@ class Group:
     async def play(self) -> GroupResult | Failure:
         """Runs the program of the group to its end."""
         await self.models.make_start()
-        return await self.program.load()(self)
+        outcome: GroupResult | Failure = await self.program.load()(self)
+        return outcome
 
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""

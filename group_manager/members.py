@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.flaws import flaw
 from group_manager.pace import Pace, Whose
 from group_manager.sessions import Outcome, PendingOrder, Session
+
+logger = logging.getLogger(__name__)
 
 #: What was sent to a node so many return times before the loss of its connection was noticed may not have arrived.
 UNSURE_RETURNS = 5
@@ -195,7 +198,13 @@ class Members:
                 # The node has one thread: it began with this order when the one before was done.
                 self._deadlines.note(_whose(pending), now - max(pending.begun, session.done_at), pending.need)
                 session.done_at = now
-            pending.outcome.set_result(_outcome(pending, kind))
+            try:
+                outcome = _outcome(pending, kind)
+            except Exception as error:  # a bug: whoever waits for the outcome must learn of it
+                logger.exception("node=%s task=%s: its report cannot be judged", pending.node, pending.key.task)
+                why = f"the report of node {pending.node} cannot be judged: {type(error).__name__}: {error}"
+                outcome = Failure(FailureCode.UNSPECIFIED, why)
+            pending.outcome.set_result(outcome)
 
     async def outcome(
         self,

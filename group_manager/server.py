@@ -277,7 +277,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
         with group.program.guard():
-            outcome: GroupResult | Failure = await group.play()
+            outcome = await group.play()
     except UserError as error:
         outcome = Failure(FailureCode.UNSPECIFIED, str(error))
     except Exception as error:  # the top server must learn of a bug, and why the group ended

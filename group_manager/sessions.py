@@ -65,7 +65,7 @@ class PendingOrder:
         self.silence, self.touched = max(self.silence, now - self.touched), now
 
     def forgive(self, left: float, now: float) -> None:
-        """Its node was away since `left`, and has come back: its clocks stood still, as far as `FREE_ABSENCES` says."""
+        """Its node was away since `left`, and is back: its clocks stood still, as far as `FREE_ABSENCES` says."""
         away = now - max(left, self.begun)
         self.credit += max(0.0, left - max(self.came, self.begun))
         self.absences += 1

@@ -64,12 +64,13 @@ async def test_a_child_and_its_template_leave_when_their_parent_is_killed(tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions share processors by nice values alone")
 async def test_the_priority_of_a_child_counts_beside_other_sessions(tmp_path: Path) -> None:
+    nice = os.nice(0) + 7
     async with running(["nice", "-n", "7", sys.executable, "-c", SPAWNS], tmp_path / "parent.log") as parent:
         await parent.line("ready")
         _, _, started = parent.family()
-        assert started.nice() == 7
+        assert started.nice() == nice
         told = await asyncio.to_thread(Path(f"/proc/{started.pid}/autogroup").read_text)
-        assert told.rstrip().endswith("nice 7")
+        assert told.rstrip().endswith(f"nice {nice}")
 
 
 @shared
@@ -238,3 +239,28 @@ def test_the_end_of_a_log_is_one_line(tmp_path: Path) -> None:
     assert tail(log) == "(empty)"
     log.write_bytes(b"1\n2\n3\xff\n")
     assert tail(log, 2) == "2 | 3�"
+
+
+async def test_a_template_that_is_stopped_does_not_hold_up_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with aclosing(Template([])) as made:
+        process = await made.spawn(python(LIVES), None)
+        assert await ready_line(process, "child", None) == "ready"
+        assert made._process is not None
+        made._process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(children, "FORK_TIMEOUT_S", 0.1)
+        with pytest.raises(PeerError, match="started no process in 0 s"):
+            await made.spawn(python(LIVES), None)
+        monkeypatch.setattr(children, "STOP_GRACE_S", 0.1)
+        assert await stop(process, grace_s=0.1) == UNKNOWN_EXIT_CODE
+        await assert_gone([psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else [])
+
+
+async def test_a_template_that_says_nonsense_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aclosing(Template([])) as made:
+        process = await made.spawn(python(LIVES), None)
+        monkeypatch.setattr("fedgsp.children.json.loads", lambda _: 7)
+        process.send(signal.SIGKILL)
+        assert await process.wait() == UNKNOWN_EXIT_CODE
+        assert "no template says" in caplog.text

@@ -53,6 +53,7 @@ async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
         assert (pending.key.task, Cancel()) in sent
         assert ("send-up", Cancel()) in sent
         assert sent[-1] == ("release", Release(("fresh",)))
+        assert not silent.pending
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("carry")]
 
 

@@ -52,6 +52,23 @@ async def test_a_failure_ends_the_wait_as_a_value() -> None:
     assert await members.outcome(pending, 30) == failure
 
 
+async def test_a_report_that_breaks_its_own_check_ends_the_wait_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> str:
+        raise KeyError("bug")
+
+    members = Members()
+    session = await members.attach("n1")
+    pending = members.submit("n1", ORDER)
+    monkeypatch.setattr("group_manager.members.flaw", broken)
+    members.report(session, Done(KEY, RESULT))
+    outcome = await members.outcome(pending, 30)
+    assert code(outcome) is FailureCode.UNSPECIFIED
+    assert "cannot be judged: KeyError" in str(outcome)
+    assert "n1" in caplog.text
+
+
 async def test_an_order_to_a_node_that_is_not_there_fails_at_once() -> None:
     pending = Members().submit("n1", ORDER)
     assert pending.outcome.done()
