@@ -18,7 +18,9 @@ from fedgsp.within import within
 logger = logging.getLogger(__name__)
 
 #: How long a template may take until it forks a child, its own imports from a slow disk included.
-FORK_TIMEOUT_S = 120.0
+FORK_TIMEOUT_S = 600.0
+#: Pause until a full socket to a template is tried again.
+FULL_AGAIN_S = 0.02
 #: How long a child may take until it is ready.
 READY_TIMEOUT_S = 30.0
 #: Number of lines of a log that an error message quotes.
@@ -88,6 +90,7 @@ class Template:
         self._modules = modules
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
+        self._sending = asyncio.Lock()
         #: Children that are asked for, in this order.
         self._asked: list[Child] = []
         self._running: dict[int, Child] = {}
@@ -132,20 +135,30 @@ class Template:
                 undo.callback(child.close)
                 streams = [theirs.fileno(), (theirs if says_ready else output).fileno(), output.fileno()]
                 try:
-                    socket.send_fds(self._socket, [json.dumps(list(command)).encode() + b"\n"], streams)
+                    async with asyncio.timeout(FORK_TIMEOUT_S):
+                        await self._ask(child, json.dumps(list(command)).encode() + b"\n", streams)
+                        await child.started
+                except TimeoutError:
+                    raise PeerError(
+                        f"the template of {self._names} started no process in {FORK_TIMEOUT_S:.0f} s",
+                        "see whether it is stopped, or its disk hangs",
+                    ) from None
+            undo.pop_all()
+        return child
+
+    async def _ask(self, child: Child, request: bytes, streams: list[int]) -> None:
+        """Asks for a child. Requests are answered in their order, so that none may be lost in a full socket."""
+        async with self._sending:
+            while True:
+                try:
+                    socket.send_fds(self._socket, [request], streams)
+                except BlockingIOError:  # the template still imports, and many children were asked for
+                    await asyncio.sleep(FULL_AGAIN_S)
+                    continue
                 except OSError as error:  # it ended a moment ago; if that is not known yet, `_over` will say why
                     if self._process is None:
                         raise self._ended(str(error)) from None
-                self._asked.append(child)
-            try:
-                await within(FORK_TIMEOUT_S, child.started)
-            except TimeoutError:
-                raise PeerError(
-                    f"the template of {self._names} started no process in {FORK_TIMEOUT_S:.0f} s",
-                    "see whether it is stopped, or its disk hangs",
-                ) from None
-            undo.pop_all()
-        return child
+                return self._asked.append(child)
 
     async def aclose(self) -> None:
         """Ends the template. Its children are to be stopped before."""
@@ -167,9 +180,10 @@ class Template:
                     self._hear(pid, code)
         except ConnectionError:
             pass
-        except (ValueError, LookupError, TypeError):
+        except Exception:
             logger.exception("the template of %s says what no template says: it is ended", self._names)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         _, said = await process.communicate()
         self._over(f"exit code {process.returncode}: {_end_of(said.decode(errors='replace')) or '(no output)'}")
 

@@ -147,6 +147,7 @@ class Attachment:
         attach = stream(self._channel, "/fedgsp.v1.OrderService/Attach", order_pb2.Order)
         call = attach(self._outgoing(self._reports), metadata=shown(self._ticket, self._process))
         progress = asyncio.create_task(self._report_progress())
+        progress.add_done_callback(_note_end)
         self._connected.set()
         try:
             async for proto in call:
@@ -167,9 +168,7 @@ class Attachment:
             progress.cancel()
             self._reports.put_nowait(None)
             call.cancel()
-            [failed] = await asyncio.gather(progress, return_exceptions=True)
-            if isinstance(failed, Exception):  # the manager takes this node for silent
-                logger.error("progress was not reported any more", exc_info=failed)
+            await asyncio.gather(progress, return_exceptions=True)
 
     async def close(self) -> None:
         """Ends all orders of this manager."""
@@ -304,3 +303,8 @@ class Attachment:
                 self._report(Progress(tuple(OrderProgress(key, mark, computed_s) for key in self._running)))
                 last_s = computed_s
             last_mark = mark
+
+
+def _note_end(progress: asyncio.Task[None]) -> None:
+    if not progress.cancelled() and (error := progress.exception()) is not None:
+        logger.error("progress is not reported any more, so the manager takes this node for silent", exc_info=error)

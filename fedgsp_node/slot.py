@@ -25,7 +25,7 @@ STOP_TIMEOUT_S = 5.0
 #: The slot gives memory back after this long without work. It waits, because the next order must allocate it again.
 REST_AFTER_S = 2.0
 #: Frames of a call that hangs which the log shows.
-INNERMOST = 6
+INNERMOST = 20
 
 
 class Slot:

@@ -49,7 +49,7 @@ class Origin(Enum):
     """Who has the original of a model."""
 
     UNKNOWN = auto()  # nobody that this group knows, or this manager, which made it
-    PARTS = auto()  # it is the mean of the request's parts, which this manager makes when first asked for it
+    PARTS = auto()  # it is the mean of the request's parts, which this manager makes before members are ordered
     TOP_SERVER = auto()  # the top server; the model is older than the group
     AT_NODE = auto()  # a node; the model is older than the group
     AT_MAKER = auto()  # the node that was ordered to make it, which must be told to forget it

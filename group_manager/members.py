@@ -42,8 +42,8 @@ class _Limits:
 class Members:
     """The nodes attached to this manager.
 
-    Invariant: every order ends, by a report, by the loss of its node, or by a stall. A patient order also ends when
-    the program that waits for it gives it up or cancels it.
+    Invariant: every order ends, by a report, by the loss of its node, by a stall, or with its group. A patient order
+    also ends when the program that waits for it gives it up or cancels it.
     """
 
     def __init__(self, return_s: float = 0.0, clock: Callable[[], float] | None = None) -> None:
@@ -165,7 +165,7 @@ class Members:
             self.tell(pending.node, Order(pending.key, 0, Cancel()))
 
     def drop(self, pending: PendingOrder) -> None:
-        """Nobody waits for an order any more."""
+        """Forgets an order for which nobody waits any more."""
         if pending.session is not None:
             pending.session.drop(pending)
 
@@ -191,20 +191,24 @@ class Members:
             return
         pending = session.pending.pop(kind.key, None) if kind.key else None
         if pending is not None and not pending.outcome.done():
-            pending.touch(now)
-            pending.ended = now
-            if isinstance(kind, Done):
-                self._pace.note(_whose(pending), pending.silence)
-                # The node has one thread: it began with this order when the one before was done.
-                self._deadlines.note(_whose(pending), now - max(pending.begun, session.done_at), pending.need)
-                session.done_at = now
             try:
+                self._learn(session, pending, isinstance(kind, Done), now)
                 outcome = _outcome(pending, kind)
             except Exception as error:  # a bug: whoever waits for the outcome must learn of it
                 logger.exception("node=%s task=%s: its report cannot be judged", pending.node, pending.key.task)
                 why = f"the report of node {pending.node} cannot be judged: {type(error).__name__}: {error}"
                 outcome = Failure(FailureCode.UNSPECIFIED, why)
             pending.outcome.set_result(outcome)
+
+    def _learn(self, session: Session, pending: PendingOrder, done: bool, now: float) -> None:
+        """A report ends an order: notes how long it took."""
+        pending.touch(now)
+        pending.ended = now
+        if done:
+            self._pace.note(_whose(pending), pending.silence)
+            # The node has one thread: it began with this order when the one before was done.
+            self._deadlines.note(_whose(pending), now - max(pending.begun, session.done_at), pending.need)
+            session.done_at = now
 
     async def outcome(
         self,

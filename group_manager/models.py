@@ -36,6 +36,8 @@ from group_manager.tickets import Tickets
 RESERVED_TIMEOUT_S = 600.0
 #: Models reserved for the top server at once; bounds memory for any number of members.
 MOST_RESERVED = 4
+#: Failures of a start that may be other ones the next time: its nodes come back.
+_MAY_COME_BACK = (FailureCode.NODE_LOST, FailureCode.UNREACHABLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -77,13 +79,14 @@ class Models:
         """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.
 
         The nodes that have the parts may take their time, or hang. Members that waited for the start meanwhile would
-        be taken for silent. If it cannot be made, they are told so at once.
+        be taken for silent. If it cannot be made, members that ask for it are told so at once.
         """
         start = self._request.start
-        if start is not None and self._request.parts:
-            found = await self.collect(start.id)
-            if isinstance(found, Failure):
-                self._ledger.look(start.id).wrong = found
+        if start is None or not self._request.parts or not self._request.members or self._request.finished:
+            return  # a chain that goes on needs no start, unless it is cut back to its beginning
+        found = await self.collect(start.id)
+        if isinstance(found, Failure) and found.code not in _MAY_COME_BACK:
+            self._ledger.look(start.id).wrong = found
 
     def has(self, model_id: str) -> bool:
         """Whether a model is here."""

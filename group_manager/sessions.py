@@ -49,10 +49,11 @@ class PendingOrder:
     start: bytes = b""
     #: Is called when `start` is known.
     start_came: Callable[[], None] = lambda: None
-    #: Absences of its node so far, when it last came back, and for how many seconds its clocks may stand still because
-    #: it was there.
+    #: Absences of its node so far.
     absences: int = 0
+    #: Time at which its node last came back, in seconds.
     came: float = 0.0
+    #: Seconds for which its clocks may still stand still after `FREE_ABSENCES`, because its node was there so long.
     credit: float = 0.0
 
     def start_clocks(self, now: float) -> None:
@@ -103,7 +104,7 @@ class Session:
     done_at: float = -math.inf  # time at which the last order was done
     #: Orders without an outcome, and when they were sent: the last of them may not have arrived.
     told: deque[tuple[float, Order]] = field(default_factory=lambda: deque(maxlen=MOST_TOLD))
-    #: Orders that were given up while it was away. It is told when it comes back.
+    #: Orders that were given up while it was away, or dropped. It is told when it comes back.
     given_up: deque[OrderKey] = field(default_factory=lambda: deque(maxlen=MOST_GIVEN_UP))
 
     def progress_is_due(self) -> bool:
@@ -172,7 +173,8 @@ class Session:
     def drop(self, pending: PendingOrder) -> None:
         """Nobody waits for an order any more. A node that comes back is told that it was called off.
 
-        A node may never answer: its orders would stay here until the end of the run, with all that they refer to.
+        A node may never answer: its orders would stay here until the end of the run, with all that they refer to. A
+        report that comes all the same changes nothing, and teaches nothing of how long such orders take.
         """
         if pending.key in self.pending:
             self.given_up.append(pending.key)

@@ -64,7 +64,7 @@ async def test_a_child_and_its_template_leave_when_their_parent_is_killed(tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions share processors by nice values alone")
 async def test_the_priority_of_a_child_counts_beside_other_sessions(tmp_path: Path) -> None:
-    nice = os.nice(0) + 7
+    nice = min(19, os.nice(0) + 7)
     async with running(["nice", "-n", "7", sys.executable, "-c", SPAWNS], tmp_path / "parent.log") as parent:
         await parent.line("ready")
         _, _, started = parent.family()
@@ -253,6 +253,24 @@ async def test_a_template_that_is_stopped_does_not_hold_up_its_parent(monkeypatc
         monkeypatch.setattr(children, "STOP_GRACE_S", 0.1)
         assert await stop(process, grace_s=0.1) == UNKNOWN_EXIT_CODE
         await assert_gone([psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else [])
+
+
+async def test_more_children_than_a_full_socket_takes_all_start(tmp_path: Path) -> None:
+    async with aclosing(Template([])) as made:
+        await made.start()
+        assert made._process is not None
+        made._process.send_signal(signal.SIGSTOP)
+        made._process.send_signal(signal.SIGSTOP)
+        scripts = [shell(f"echo {number}; : {'x' * 20_000}; exec cat") for number in range(14)]
+        asked = [asyncio.create_task(made.spawn(script, None)) for script in scripts]
+        while len(made._asked) < 5:
+            await asyncio.sleep(0)
+        made._process.send_signal(signal.SIGCONT)
+        started = await asyncio.gather(*asked)
+        assert [await ready_line(one, "child", None) for one in started] == [str(number) for number in range(14)]
+        assert len({one.pid for one in started}) == 14
+        for one in started:
+            await stop(one, 0)
 
 
 async def test_a_template_that_says_nonsense_is_ended(

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Member, ModelRef, Part, PartLost
+from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, Member, ModelRef, Part, PartLost
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, scene
 from tests.support.scripted import model
@@ -87,3 +87,23 @@ async def test_parts_that_are_lost_are_asked_for_once() -> None:
         assert isinstance(outcome, Failure)
         assert play.asked_of == ["n1", "n2"]
         assert lost(play) == [0, 1]
+
+
+async def test_parts_are_asked_for_again_if_their_node_was_lost_and_came_back() -> None:
+    async with scene(Faults().restart_node_when_collected("n1"), rule=lambda _, w: w) as play:
+        parts = await parts_of(play, TWO_NODES[:1], m0=3.0)
+        outcome = await play.run(TWO_NODES[:1], "parallel", start=START, parts=parts)
+        assert isinstance(outcome, Failure)  # it has come back without its models
+        assert play.asked_of == ["n1"]
+        assert lost(play) == [0, 0]  # asked twice
+
+
+async def test_a_chain_that_goes_on_does_not_ask_for_the_parts_of_its_start() -> None:
+    async with scene(rule=lambda _, w: w) as play:
+        parts = await parts_of(play, TWO_NODES)  # all are lost
+        play.nodes["n1"].store.put("run/1/0/relay/0.0", model(5.0))
+        finished = (FinishedHop(TWO_NODES[0], model(5.0).ref("run/1/0/relay/0.0")),)
+        outcome = await play.run(TWO_NODES, "relay", start=START, parts=parts, finished=finished, attempt=1)
+        assert isinstance(outcome, GroupResult)
+        assert lost(play) == []
+        assert play.done == [1]

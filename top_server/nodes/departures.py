@@ -13,6 +13,8 @@ from typing import Any, Self
 RETURN_S = 1.5
 #: A top server that was frozen finds that its nodes have left. They try to join every five seconds.
 AFTER_FREEZE_S = 7.0
+#: How long a round waits at most for nodes that have just left, also if they leave one after the other.
+RETURNS_S = 2 * AFTER_FREEZE_S
 #: How long a run waits for its other clients after it had too few; nodes try to join every five seconds.
 RETURN_TIMEOUT_S = 30.0
 
@@ -116,8 +118,12 @@ class Departures:
     def patience_s(self, clients: Collection[int] | None = None) -> float:
         """How much longer to wait for nodes that left, or for those of these clients."""
         now = self.now()
-        waited_for = (found for found in self._away.values() if clients is None or found.clients.intersection(clients))
-        return max((found.patience_s(now) for found in waited_for), default=0.0)
+        return max((found.patience_s(now) for found in self.waited_for(clients)), default=0.0)
+
+    def waited_for(self, clients: Collection[int] | None = None) -> list[Departure]:
+        """The nodes that left a moment ago, or those of them with one of these clients."""
+        found = (one for one in self._away.values() if clients is None or one.clients.intersection(clients))
+        return [one for one in found if one.patience_s(self.now()) > 0]
 
     def take_returned(self) -> dict[int, float]:
         """Client -> seconds for which it was away, of clients that came back since the last call."""

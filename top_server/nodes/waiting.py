@@ -8,7 +8,7 @@ from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.grouping.request import listed
-from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_TIMEOUT_S
+from top_server.nodes.departures import RETURN_TIMEOUT_S, RETURNS_S
 from top_server.nodes.membership import Membership
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.rounds import RoundWaited, RoundWaits
@@ -70,15 +70,15 @@ async def wait_for_nodes(
 async def wait_for_returns(membership: Membership, clients: Collection[int] | None = None) -> None:
     """Waits for nodes that have left a moment ago and probably come back; `clients`: only for nodes of these.
 
-    For `AFTER_FREEZE_S` at most: nodes that leave in turn cannot keep a round from beginning.
+    For `RETURNS_S` at most: nodes that leave in turn cannot keep a round from beginning.
     """
     departures = membership.departures
-    most = departures.now() + AFTER_FREEZE_S
+    most = departures.now() + RETURNS_S
     while (wait_s := min(departures.patience_s(clients), most - departures.now())) > 0:
         await membership.until(lambda: not departures.patience_s(clients), wait_s)
-    if departures.patience_s(clients):
-        away = ", ".join(found.node for found, _ in departures.away())
-        logger.warning("nodes leave and join all the time; no longer waiting for those that are away: %s", away)
+    if waited_for := departures.waited_for(clients):
+        names = ", ".join(sorted(found.node for found in waited_for))
+        logger.warning("nodes still leave after %.0f s of waiting; not waiting any longer for %s", RETURNS_S, names)
 
 
 async def wait_for_round(config: RunConfig, membership: Membership, journal: Journal, number: int) -> None:
