@@ -17,6 +17,7 @@ from fedgsp.children import UNKNOWN_EXIT_CODE, Template, ready_line, stop, tail
 from fedgsp.errors import PeerError
 from tests.support.execute import child, python, shell
 from tests.support.processes import assert_gone, running
+from tests.support.scripted import let_others_run
 
 #: For tests that share a template, which lives in one event loop.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -263,8 +264,8 @@ async def test_more_children_than_a_full_socket_takes_all_start(tmp_path: Path) 
         made._process.send_signal(signal.SIGSTOP)
         scripts = [shell(f"echo {number}; : {'x' * 20_000}; exec cat") for number in range(14)]
         asked = [asyncio.create_task(made.spawn(script, None)) for script in scripts]
-        while len(made._asked) < 5:
-            await asyncio.sleep(0)
+        await let_others_run()
+        assert 0 < len(made._asked) < len(asked)  # the socket is full
         made._process.send_signal(signal.SIGCONT)
         started = await asyncio.gather(*asked)
         assert [await ready_line(one, "child", None) for one in started] == [str(number) for number in range(14)]
