@@ -37,7 +37,7 @@ from fedgsp_node.making import model_of
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, PersonalState
-from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
+from fedgsp_node.rehearsal import check_model, check_values, features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
@@ -89,6 +89,7 @@ class Clients:
         self._seed: int | None = None
         #: The tensors of the task's model that travel, to which the training of a run may add others.
         self.task_tensors = tensor_specs(module, tuple(task.head), self._constant)
+        check_values(module, self.task_tensors)
         self._hold(module, Extension())
         first = samples_of(self._data.of(hosted[0]).train, task)
         some, _ = guarded(lambda: first.take(slice(0, 1)), "collate()")
@@ -101,7 +102,7 @@ class Clients:
         """Moves the model to the device, and frees the tensors that travel there."""
         self._module.to(self.device)
         for name, buffer in self._unsaved.items():
-            self._unsaved[name] = buffer.to(self.device)
+            self._unsaved[name] = buffer.to(self.device) if buffer is not None else None
         self._constants = Constants(self._module, self._constant)
         unbind(self._module, self._constant)
 

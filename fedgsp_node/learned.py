@@ -36,7 +36,7 @@ def check_trained(client: int, *models: Weights | None) -> None:
     except WeightsError as error:
         raise OrderError(
             Failure(
-                FailureCode.TASK_RAISED,
+                FailureCode.DIVERGED,
                 f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
             )
         ) from error

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
+from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
 from fedgsp.task import ClientData, Part, Task
@@ -22,7 +23,7 @@ from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
 from fedgsp_node.training.evaluation import on_cpu
-from fedgsp_node.users_code import guarded, histogram, judged, numbers, where
+from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ _SAMPLES = 2
 def check_model(module: nn.Module) -> None:
     """Raises TaskError if a layer has an extra state, or if a tensor cannot be sent.
 
-    Every tensor must have a shape and be dense and on the CPU. Parameters must not share memory.
+    Every tensor must have a name that can be shown and a shape, and be dense and on the CPU. Parameters must not share
+    memory with each other, or with buffers.
     """
     for path, layer in module.named_modules():
         described = f"the model's layer {path!r} ({type(layer).__name__})"
@@ -50,6 +52,11 @@ def check_model(module: nn.Module) -> None:
             "run one batch through the model in model(), or give the layer its sizes",
         )
     for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        require(
+            is_text(name),
+            f"the model's tensor {name!r} has a name that cannot be sent",
+            f"rename its layer: the whole name has to be {TEXT_RULE}",
+        )
         _check_tensor(f"the model's tensor {name!r}", tensor)
     # Sorted by address: if any two parameters overlap, two neighbours do.
     placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
@@ -58,6 +65,27 @@ def check_model(module: nn.Module) -> None:
             begin >= end,
             f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
             "share the parameter object (b.weight = a.weight), or copy the values with clone()",
+        )
+    for name, buffer in module.named_buffers():
+        first, last = _place(buffer) if buffer.numel() else (0, 0)
+        for begin, end, parameter in placed:
+            require(
+                last <= begin or end <= first,
+                f"the model's buffer {name!r} shares memory with its parameter {parameter!r}, and would not follow it",
+                "copy the values with clone(), or use the parameter itself",
+            )
+
+
+def check_values(module: nn.Module, tensors: Iterable[TensorSpec]) -> None:
+    """Raises TaskError if one of these tensors holds values that no model may have when it travels."""
+    values = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
+    for spec in tensors:
+        found = values[spec.name]
+        require(
+            not found.is_floating_point() or bool(torch.isfinite(found).all()),
+            f"the model's tensor {spec.name!r} holds NaN or infinite values",
+            "initialise it in model(); a mask with infinite values that never changes belongs into a buffer with"
+            " persistent=False",
         )
 
 
@@ -92,7 +120,7 @@ def _watched(layers: list[nn.Module], watch: Callable[[nn.Module, Any, Any], Non
     """Inside the context, `watch` is called with each of the layers, its inputs and its output."""
     hooks = [layer.register_forward_hook(watch) for layer in layers]
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             yield
     finally:
         for hook in hooks:
@@ -186,7 +214,7 @@ def _rehearse(
         lambda: samples.take(slice(0, min(_SAMPLES, len(samples)))), f"collate() on samples of a {name} part"
     )
     if name == "training":
-        some = guarded(lambda: task.transform(*some, torch.Generator()), "transform()")
+        some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
     x, y = moved(some, device)
     learned_from = guarded(lambda: module(mapped(torch.clone, x)), f"model() on samples of a {name} part")
     loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
@@ -200,8 +228,8 @@ def _rehearse(
         "the task's loss() returned a tensor without a gradient",
         "compute the loss from `outputs`",
     )
-    with torch.inference_mode():
-        outputs = module(x)
+    with torch.no_grad():
+        outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")
         right = guarded(lambda: judged(task.correct(outputs, y), count(y)), "correct()")
         metrics, _ = guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y))), task.combine), "metrics()")
     lacks = {

@@ -8,6 +8,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.task import Part, Split, Task
 from fedgsp_node.nested import count, leaves, mapped
+from fedgsp_node.users_code import batch_of
 
 #: Which samples: their numbers, int64 of shape (n,), or a slice.
 Rows: TypeAlias = torch.Tensor | slice
@@ -52,7 +53,7 @@ class DatasetSamples(Samples):
     def take(self, rows: Rows) -> tuple[Any, Any]:
         """A batch (x, y), as the task collates it."""
         numbers = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        x, y = self._task.collate([self._dataset[number] for number in numbers])
+        x, y = batch_of(self._task.collate([self._dataset[number] for number in numbers]), "collate()")
         return mapped(torch.clone, x), mapped(torch.clone, y)  # collate() may return views of the data
 
 

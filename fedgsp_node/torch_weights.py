@@ -151,17 +151,29 @@ def unbind(module: torch.nn.Module, constant: tuple[str, ...] = ()) -> None:
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
 
 
-def unsaved(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the buffers that state_dict() does not include, by name."""
+def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Each buffer, with and without a value: its full name, its layer, and its name there."""
+    for path, layer in module.named_modules():
+        for name in layer._buffers:
+            yield f"{path}.{name}" if path else name, layer, name
+
+
+def unsaved(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """Copies of the buffers that state_dict() does not include, by name; None for a buffer without a value."""
     saved = module.state_dict()
-    return {name: buffer.clone() for name, buffer in module.named_buffers() if name not in saved}
+    found = {full: layer._buffers[name] for full, layer, name in _buffers(module) if full not in saved}
+    return {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
 
 
-def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+def reset(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> None:
     """Sets the module's buffers to these values, by name."""
-    for name, buffer in module.named_buffers():
-        if name in buffers:
-            buffer.data = buffers[name].clone()
+    for full, layer, name in _buffers(module):
+        if full in buffers:
+            value, buffer = buffers[full], layer._buffers[name]
+            if value is None or buffer is None:
+                layer._buffers[name] = None if value is None else value.clone()
+            else:
+                buffer.data = value.clone()
 
 
 @contextlib.contextmanager
@@ -185,12 +197,19 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
 
     Afterwards the tensors are what they were before. On the CPU, they share the memory of `weights` in the context. If
     the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`. Raises
-    ValueError if the new tensor has another shape.
+    ValueError if the new tensor has another shape, or if the model has a further tensor to save.
     """
+    known = _state(module).keys()
     with swapped(module, placed(module, weights)):
         _flatten(module)
         yield
-        after = {name: tensor.detach() for name, tensor in _state(module).items() if name in weights.arrays}
+        state = _state(module)
+        after = {name: tensor.detach() for name, tensor in state.items() if name in weights.arrays}
+    for name in state.keys() - known:
+        raise ValueError(
+            f"the model gave its buffer {name!r}, which had none, a value: register it with a value, or with"
+            " persistent=False if it need not travel"
+        )
     for name, tensor in after.items():
         home = tensor_of(weights.arrays[name])
         if tensor.shape != home.shape:

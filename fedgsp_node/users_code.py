@@ -9,17 +9,21 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+import fedgsp
 from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import MOST_SAMPLES
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, RATIO
+from fedgsp_node.nested import leaves
 
 T = TypeVar("T")
 
 #: Errors of torch about devices that are not there, or that differ.
 _OF_DEVICES = re.compile(r"CUDA|\bMPS\b|HIP GPUs|Expected all tensors to be on the same device")
-_TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the task that called torch is shown
+#: For errors in torch, or in FedGSP, the line of the task that called it is shown.
+_NOT_USERS = (Path(torch.__file__).parent, Path(__file__).parent, Path(fedgsp.__file__).parent)
+_TASKS = Path(__file__).parent / "tasks"
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
@@ -42,14 +46,37 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 
 def where(error: BaseException) -> str:
-    """The text of an error. Unless it is a UserError, the text has the file and line in the user's code."""
+    """The text of an error. Unless it is a UserError, the text has the file and line in the user's code.
+
+    There may be none: a model that is an `nn.Sequential`, for example, is called by FedGSP, and raises in torch.
+    """
     text = str(error)
     if not isinstance(error, UserError):
         frames = traceback.extract_tb(error.__traceback__)
-        frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
-        text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        frame = next((frame for frame in reversed(frames) if _is_users(Path(frame.filename))), None)
+        place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""
+        text = f"{type(error).__name__}: {error}{place}"
     # File names may contain bytes that are not text, and cannot be sent.
     return text.encode(errors="replace").decode()
+
+
+def batch_of(found: Any, what: str) -> tuple[Any, Any]:
+    """The result of a task's method that returns a batch; TaskError unless it is (x, y) of tensors."""
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        shown = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+        raise TaskError(f"the task's {what} returned {shown}", "return (x, y)")
+    for side, value in zip("xy", found, strict=True):
+        for leaf in leaves(value):
+            require(
+                isinstance(leaf, torch.Tensor),
+                f"the task's {what} returned {side} with {type(leaf).__name__}, not torch.Tensor",
+                "return tensors, or tuples, lists or dicts of them; torch.from_numpy makes a tensor of an array",
+            )
+    return found[0], found[1]
+
+
+def _is_users(file: Path) -> bool:
+    return _TASKS in file.parents or not any(folder in file.parents for folder in _NOT_USERS)
 
 
 def judged(found: object, samples: int) -> tuple[int, int] | None:

@@ -61,11 +61,15 @@ class Evaluation:
 
     @property
     def overall(self) -> dict[str, float | None]:
-        """Accuracy and mean loss over all samples; None if the evaluation is partial, or if there is no accuracy."""
-        samples = sum(one.samples for one in self.of.values())
+        """Accuracy and mean loss over all samples; None if the evaluation is partial, or if there is none.
+
+        Clients whose loss is no finite number are left out of the mean (`left_out`).
+        """
+        counted = [one for one in self.of.values() if math.isfinite(one.loss_sum)]
+        samples = sum(one.samples for one in counted)
         return {
             "accuracy": None if self.partial else accuracy_of(self.of.values()),
-            "loss": None if self.partial else sum(one.loss_sum for one in self.of.values()) / samples,
+            "loss": None if self.partial or not samples else sum(one.loss_sum for one in counted) / samples,
         }
 
     @property

@@ -46,6 +46,8 @@ class FailureCode(IntEnum):
     LONG_UPDATE = 27
     #: The user's task raised an exception or returned something invalid.
     TASK_RAISED = 30
+    #: A training made weights that are NaN or infinite. The node says so itself, and sends no model.
+    DIVERGED = 31
     #: The node speaks another version of the protocol.
     WRONG_PROTOCOL = 40
     #: The node's task, its options, classes or tensors differ from those of the run.

@@ -69,6 +69,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
 
     The user's task raised an exception or returned something invalid.
     """
+    FAILURE_CODE_DIVERGED: _FailureCode.ValueType  # 31
+    """A training made weights that are NaN or infinite. The node says so itself, and sends no model."""
     FAILURE_CODE_WRONG_PROTOCOL: _FailureCode.ValueType  # 40
     """40 to 49: a node that the top server does not admit.
 
@@ -151,6 +153,8 @@ FAILURE_CODE_TASK_RAISED: FailureCode.ValueType  # 30
 
 The user's task raised an exception or returned something invalid.
 """
+FAILURE_CODE_DIVERGED: FailureCode.ValueType  # 31
+"""A training made weights that are NaN or infinite. The node says so itself, and sends no model."""
 FAILURE_CODE_WRONG_PROTOCOL: FailureCode.ValueType  # 40
 """40 to 49: a node that the top server does not admit.
 

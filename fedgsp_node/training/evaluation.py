@@ -36,7 +36,7 @@ def evaluate(
     counts: list[tuple[int, int] | None] = []
     kept: list[tuple[Any, Any]] = []
     with_metrics = type(task).metrics is not Task.metrics  # they need the outputs of all samples together
-    with torch.inference_mode():
+    with torch.no_grad():  # in inference mode, a model could not keep what it computes here, such as positions
         for begin in range(0, len(samples), together):
             # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
             inputs, targets = moved(samples.take(slice(begin, begin + together)), device)

@@ -35,7 +35,7 @@ def train(work: LocalWork) -> Result:
     if count:
         return Result(steps.loss, count)
     work.module.eval()  # batch statistics of so few samples would be useless
-    with torch.inference_mode():
+    with torch.no_grad():
         x, y = moved(work.samples.whole(), work.device)
         return Result(float(work.task.loss(work.module(x), y)), 1)
 

@@ -221,7 +221,7 @@ def test_an_unknown_algorithm_is_refused_with_those_that_are_known() -> None:
 def test_training_that_diverges_names_the_client_and_the_remedy() -> None:
     settings = dataclasses.replace(SETTINGS, learning_rate=1e30, local_epochs=5)
     code, detail = refused(lambda: train(Clients(Blobs(), None), 2, settings=settings))
-    assert code is FailureCode.TASK_RAISED
+    assert code is FailureCode.DIVERGED
     assert "client 2" in detail
     assert "--learning-rate" in detail
 

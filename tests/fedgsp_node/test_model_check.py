@@ -50,6 +50,39 @@ def test_a_state_that_is_no_tensor_is_refused_by_its_layer() -> None:
         check_model(nn.Sequential(nn.Linear(2, 2), Counting(2, 2)))
 
 
+def test_a_name_that_cannot_be_sent_is_refused_with_the_rule() -> None:
+    module = nn.Sequential()
+    module.add_module("two\nlines", nn.Linear(2, 2))
+    with pytest.raises(TaskError, match=r"'two\\nlines\.weight' has a name that cannot be sent; rename its layer"):
+        check_model(module)
+
+
+def test_a_buffer_that_is_a_view_of_a_parameter_is_refused_by_both_names() -> None:
+    module = nn.Linear(4, 4)
+    module.register_buffer("kept", module.weight.detach()[1:])
+    with pytest.raises(TaskError, match="buffer 'kept' shares memory with its parameter 'weight'"):
+        check_model(module)
+    module.kept = module.weight.detach().clone()
+    check_model(module)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_first_values_that_are_no_numbers_are_refused_where_they_travel(value: float) -> None:
+    def task_with(persistent: bool) -> Blobs:
+        class Masked(nn.Linear):
+            def __init__(self, inputs: int) -> None:
+                super().__init__(inputs, 3)
+                self.register_buffer("mask", torch.full((2,), value), persistent=persistent)
+
+        task = Blobs()
+        task.model = lambda: Masked(task.data(0).train.x.shape[1])  # type: ignore[method-assign]
+        return task
+
+    with pytest.raises(TaskError, match=r"'mask' holds NaN or infinite values; initialise it.*persistent=False"):
+        Clients(task_with(True), None)
+    Clients(task_with(False), None)
+
+
 class Holding(nn.Module):
     """A layer with one more tensor, as a parameter or as a buffer."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
@@ -60,6 +61,30 @@ def test_what_raises_is_named_with_its_line(method: str) -> None:
 
     with pytest.raises(TaskError, match=rf"{method}\(\).* raised AttributeError.*test_rehearsal.py:\d+"):
         Clients(task_with(**{method: broken}), None).rehearse()
+
+
+@pytest.mark.parametrize(
+    ("transform", "what"),
+    [
+        (lambda x, y, generator: None, r"transform\(\) returned NoneType; return \(x, y\)"),
+        (lambda x, y, generator: x, r"transform\(\) returned Tensor; return \(x, y\)"),
+        (lambda x, y, generator: (x, y, x), r"transform\(\) returned 3 values; return \(x, y\)"),
+        (lambda x, y, generator: (x.numpy(), y), r"transform\(\) returned x with ndarray, not torch.Tensor"),
+        (lambda x, y, generator: (x, None), r"transform\(\) returned y with NoneType, not torch.Tensor"),
+        (lambda x, y, generator: ({"x": x, "mask": None}, y), r"transform\(\) returned x with NoneType"),
+    ],
+)
+def test_a_transform_that_returns_no_batch_is_refused(transform: Any, what: str) -> None:
+    with pytest.raises(TaskError, match=what):
+        Clients(task_with(transform=transform), None).rehearse()
+
+
+def test_an_error_without_a_line_of_the_task_names_no_line_of_fedgsp() -> None:
+    task = task_with(data=data_of("train", lambda part: Split(part.x[:, :3], part.y)))
+    task.model = lambda: nn.Sequential(nn.Linear(6, 3))  # type: ignore[method-assign]
+    with pytest.raises(TaskError, match="raised RuntimeError: mat1 and mat2") as caught:
+        Clients(task, None)
+    assert ".py:" not in str(caught.value)
 
 
 def test_a_test_part_that_the_model_does_not_take_is_refused() -> None:

@@ -127,7 +127,51 @@ class Unsaved(nn.Module):
         return self.last(x - self.mean)
 
 
-UNUSUAL = (Norm, Running, Clamped, InPlace)
+class Late(nn.Module):
+    """Its running mean has no value before the first batch of a training."""
+
+    mean: torch.Tensor | None
+
+    def __init__(self, inputs: int, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", None, persistent=persistent)
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = x.mean(0) if self.mean is None else 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x if self.mean is None else x - self.mean)
+
+
+class Positions(nn.Module):
+    """It keeps a table that it computes when it is first called, as rotary embeddings do."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.table: torch.Tensor | None = None
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.linspace(0, 1, x.shape[1])
+        return self.last(x * self.table)
+
+
+class Slope(nn.Module):
+    """It needs a gradient by its input, also in an evaluation, as models of energies and forces do."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 4), nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.first(x).tanh().sum(), x, create_graph=True)
+        return self.last(slope)
+
+
+UNUSUAL = (Norm, Running, Clamped, InPlace, Positions, Slope)
 
 
 def task_of(kind: Callable[[int], nn.Module]) -> Blobs:
@@ -214,9 +258,13 @@ def test_what_is_random_and_not_in_the_state_is_alike_on_all_nodes() -> None:
     assert evaluated[0] == evaluated[1]
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_what_is_not_in_the_state_does_not_pass_from_client_to_client(in_place: bool) -> None:
-    task = task_of(lambda inputs: Unsaved(inputs, in_place))
+@pytest.mark.parametrize(
+    "kind",
+    [lambda inputs: Unsaved(inputs, True), lambda inputs: Unsaved(inputs, False), lambda inputs: Late(inputs, False)],
+    ids=["in place", "anew", "without a first value"],
+)
+def test_what_is_not_in_the_state_does_not_pass_from_client_to_client(kind: Callable[[int], nn.Module]) -> None:
+    task = task_of(kind)
     busy, fresh = Clients(task, None), Clients(task, None)
     start = busy.initial_weights(3)
     busy.train(1, start, SETTINGS, 1, Control())
@@ -236,6 +284,12 @@ def test_a_tensor_that_changes_its_shape_is_told() -> None:
     assert isinstance(caught.value.failure, Failure)
     assert caught.value.failure.code is FailureCode.TASK_RAISED
     assert "the model changed the shape of its tensor 'seen' to" in caught.value.failure.detail
+
+
+def test_a_tensor_that_travels_and_has_no_first_value_is_told() -> None:
+    clients = Clients(task_of(lambda inputs: Late(inputs, True)), None)
+    with pytest.raises(OrderError, match=r"gave its buffer 'mean', which had none, a value: .*persistent=False"):
+        clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())
 
 
 def test_metrics_that_change_labels_in_place_do_not_reach_the_data() -> None:

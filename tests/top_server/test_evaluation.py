@@ -79,7 +79,10 @@ def test_what_is_no_number_is_named_and_left_out() -> None:
     assert found.score == -(4 * 4.0 + 6 * 2.0) / 10
     assert found.left_out == {"mae": {1: NOT_FINITE, 4: NOT_REPORTED}, "loss": {3: NOT_FINITE}}
     assert found.score_per_client == {2: -4.0, 3: -2.0}
-    assert dataclasses.replace(found, scoring=Scoring("-loss")).score is None
+    by_loss = dataclasses.replace(found, scoring=Scoring("-loss"))
+    assert by_loss.score == -(6.0 + 6.0 + 6.0) / (2 + 4 + 8)
+    nobody = Evaluation({3: regression(3, 2.0, inf)}, scoring=Scoring("-loss"))
+    assert (nobody.overall["loss"], nobody.score) == (None, None)
 
 
 def test_a_partial_evaluation_has_no_score() -> None:

@@ -10,8 +10,11 @@ LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.ST
 #: What to do if every failure has this code; the run can be resumed afterwards.
 _REMEDIES = {
     FailureCode.POLICY: "if their owners agree, start the nodes with what the reason names, then resume",
-    FailureCode.TASK_RAISED: "correct the task, or its data, at that place; start the nodes again, then resume",
-    FailureCode.NOT_FINITE: "play a run with a smaller --learning-rate, or with --clip-norm",
+    FailureCode.TASK_RAISED: "correct the task, or its data, as the reason says; start the nodes again, then resume",
+    **dict.fromkeys(
+        (FailureCode.DIVERGED, FailureCode.NOT_FINITE),
+        "play a run with a smaller --learning-rate, or with --clip-norm",
+    ),
 }
 
 

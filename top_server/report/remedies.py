@@ -6,6 +6,7 @@ from typing import Any
 _LOG = "see the log of its node"
 _NETWORK = "see the network between the machines, and the logs of both nodes"
 _SAME_TASK = "give its node the task, the options and the versions of the other nodes"
+_DIVERGED = "lower --learning-rate or give --clip-norm; if it is this client alone, look at its data"
 #: Name of a failure code -> what to do about a client that was skipped for it.
 _OF_CODES = {
     "UNREACHABLE": "see whether its node runs, and the network between the machines",
@@ -18,7 +19,8 @@ _OF_CODES = {
     "WRONG_DIGEST": _NETWORK,
     "TOO_LONG": f"see the memory and the disk of its node; {_SAME_TASK}",
     "WRONG_SHAPES": _SAME_TASK,
-    "NOT_FINITE": "lower --learning-rate or give --clip-norm; if it is this client alone, look at its data",
+    "NOT_FINITE": _DIVERGED,
+    "DIVERGED": _DIVERGED,
     "LONG_UPDATE": "look at the data of the client; --update-norm-limit sets the limit",
     "TASK_RAISED": f"correct the task or the data: the reason, or {_LOG.removeprefix('see ')}, names file and line",
     "DISPUTED": "ask the owners of both nodes: one of them tells something wrong",
