@@ -146,6 +146,11 @@ class OptimizedSteps(Steps):
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.add_(parameter - anchor, alpha=self._strength)
         if self._how.clip_norm:
+            TaskError.require(
+                not any(one.grad is not None and one.grad.is_sparse for one in self._stepped),
+                "the model has sparse gradients, whose length torch does not take",
+                "make its layers with sparse=False, or train without --clip-norm",
+            )
             torch.nn.utils.clip_grad_norm_(self._stepped, self._how.clip_norm)
         factor = self._scheduled(self._due) * self._size
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):

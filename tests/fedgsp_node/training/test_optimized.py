@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import OPTIMIZERS
 from fedgsp.schedules import plan
@@ -368,3 +369,19 @@ def test_every_training_goes_with_bfloat16(algorithm: str) -> None:
     loss, _ = ALGORITHMS[algorithm].train(work)
     assert np.isfinite(loss)
     assert all(np.isfinite(floats(array)).all() for array in trained.arrays.values())
+
+
+def test_sparse_gradients_are_refused_by_clipping_with_the_remedy() -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.last = nn.EmbeddingBag(10, 8, sparse=True), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.bag((x.abs() * 3).long().clamp(max=9)))
+
+    work, _ = work_of(OptimizerSettings("sgd", clip_norm=1.0), Bag)
+    with pytest.raises(TaskError, match=r"sparse gradients, .*sparse=False, or train without --clip-norm"):
+        ALGORITHMS["sgd"].train(work)
+    work, _ = work_of(OptimizerSettings("sgd"), Bag)
+    ALGORITHMS["sgd"].train(work)
