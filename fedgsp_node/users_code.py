@@ -1,6 +1,7 @@
 """Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ _OF_DEVICES = re.compile(r"CUDA|\bMPS\b|HIP GPUs|Expected all tensors to be on t
 #: For errors in torch, or in FedGSP, the line of the task that called it is shown.
 _NOT_USERS = (Path(torch.__file__).parent, Path(__file__).parent, Path(fedgsp.__file__).parent)
 _TASKS = Path(__file__).parent / "tasks"
+_STANDARD, _PACKAGES = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
@@ -76,7 +78,8 @@ def batch_of(found: Any, what: str) -> tuple[Any, Any]:
 
 
 def _is_users(file: Path) -> bool:
-    return _TASKS in file.parents or not any(folder in file.parents for folder in _NOT_USERS)
+    standard = _STANDARD in file.parents and _PACKAGES not in file.parents
+    return _TASKS in file.parents or not (standard or any(folder in file.parents for folder in _NOT_USERS))
 
 
 def judged(found: object, samples: int) -> tuple[int, int] | None:
