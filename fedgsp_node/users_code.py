@@ -119,6 +119,11 @@ def histogram(counts: Any, classes: int) -> tuple[int, ...]:
         f"return one count for each of the {classes} classes",
     )
     found = tuple(int(count) for count in counts)
+    require(
+        all(one == other for one, other in zip(found, counts, strict=True)),
+        "class_counts() returned counts that are no whole numbers",
+        "return numbers of samples",
+    )
     for count in found:
         require(
             0 <= count <= MOST_SAMPLES,

@@ -33,7 +33,7 @@ def check_attributes(what: str, task: Task, read: Read) -> None:
         f"{what} has no num_classes",
         f"set num_classes to a positive int in {type(task).__name__}, or override loss() if y are no classes",
     )
-    for attribute in ("head", "local_options"):
+    for attribute in ("head", "constant", "local_options"):
         found = read(attribute, ())
         if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
             remedy = f"write {attribute} = ({found!r},)" if isinstance(found, str) else f"write {attribute} = ('...',)"

@@ -136,6 +136,7 @@ def test_a_class_per_pixel_is_counted_by_pixel() -> None:
         ([1, 2], r"class_counts() returned shape (2,); return one count for each of the 3 classes"),
         ([[1, 2, 3]], "class_counts() returned shape (1, 3); return one count for each of the 3 classes"),
         ([1, -2, 3], "class_counts() returned -2 samples for a class; return numbers from 0 to"),
+        ([1.5, 2, 3], "class_counts() returned counts that are no whole numbers; return numbers of samples"),
         (None, "class_counts() returned shape ()"),
     ],
 )

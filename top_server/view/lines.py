@@ -67,7 +67,8 @@ def _clients(event: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, st
     if type(event.get("client")) is int:
         found["client"] = with_name(event["client"], names)
     if isinstance(event.get("clients"), list) and all(type(one) is int for one in event["clients"]):
-        found["clients"] = ", ".join(with_name(one, names) for one in event["clients"])
+        named = found["clients"] = ", ".join(with_name(one, names) for one in event["clients"])
+        found["named_clients"] = f"{'client' if len(event['clients']) == 1 else 'clients'} {named}"
     return found
 
 
@@ -143,8 +144,8 @@ _LINES: dict[str, str] = {
     "waiting_for_nodes": "waiting at most {timeout} s for {nodes_counted} and {clients_counted}",
     "round_waits": "round {round} waits at most {timeout} s for clients: {clients} of {needed} are there",
     "round_waited": "round {round} goes on with {clients_counted} after a wait of {seconds} s",
-    "clients_away": "round {round} begins without clients {clients}: node {node} left {seconds} s before: {reason}",
-    "clients_missed": "clients {clients} missed {missed}: {reason}",
+    "clients_away": "round {round} begins without {named_clients}: node {node} left {seconds} s before: {reason}",
+    "clients_missed": "{named_clients} missed {missed}: {reason}",
     "more_missed": "{absences_counted} more: see summary.json",
     "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the run",
     "node_joined": "node {node} joined with {clients_counted}{back}",
@@ -165,13 +166,13 @@ _LINES: dict[str, str] = {
     "run_started": "run started: {scheme}, {rounds_counted}, {clients_counted}",
     "run_resumed": "run resumed: {scheme}, after round {round} of {rounds}, {clients_counted}",
     "round_resumed": "round {round} continues with {hops_counted} from before the interruption",
-    "clients_missing": "clients {clients} did not come back; the run continues without them",
+    "clients_missing": "{named_clients} did not come back; the run continues without them",
     "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
     "initial_model_read": "the run starts from the weights in {file}",
     "not_evaluated": "round {round} was not evaluated: {reason}",
     "not_validated": "round {round} has no validation score: {reason}",
-    "metric_left_out": "round {round}: {metric} of clients {clients} is left out: {reason}",
+    "metric_left_out": "round {round}: {metric} of {named_clients} is left out: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
     "client_left_out": "client {client} is left out of the run: {reason}",
@@ -179,14 +180,14 @@ _LINES: dict[str, str] = {
     "group_failed": "round {round}, group {group} failed: {reason}",
     "trained_nobody": "{reason}; the run goes on",
     "round_failed": "round {round} failed: {reason}",
-    "newcomers": "round {round}: clients {clients} joined during the run",
+    "newcomers": "round {round}: {named_clients} joined during the run",
     "client_placed": "round {round}: client {client} joined during the run and was placed in group {group}",
     "layer_chosen": "updates are compared by layer {layer}",
     "discriminators": "measuring distances between clients: {exchanges_counted}, {left} of {networks_counted} left",
     "not_compared": "round {round}: client {client} is not compared with the others: {reason}",
     "distances_found": "round {round}: measured distances between {clients_counted} in {seconds} s, {bytes}",
     "local_run_started": "first every client trains alone for {rounds_counted}, recorded in {directory}",
-    "gains_not_told": "gains over training alone are unknown for clients {clients}: {reason}",
+    "gains_not_told": "gains over training alone are unknown for {named_clients}: {reason}",
     "local_round_finished": "alone: round {round} of {rounds}, {figures}, {seconds} s",
     "update_missing": "the update of client {client} is missing: {reason}",
     "model_lost": "the model of client {client} is lost: {reason}",

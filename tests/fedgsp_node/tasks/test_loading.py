@@ -145,9 +145,10 @@ def test_options_that_a_task_calls_local_are_not_shared(user_module: Write) -> N
     assert list(shared) == ["count", "rate", "flag", "mode", "level", "limit"]
 
 
-def test_local_options_that_are_one_text_are_refused(user_module: Write) -> None:
-    user_module("text_task", GOOD, "\n    class Text(Good):\n        local_options = 'bare'\n")
-    assert "write local_options = ('bare',)" in refused("text_task:Text")
+@pytest.mark.parametrize("name", ["local_options", "head", "constant"])
+def test_names_that_are_one_text_are_refused(name: str, user_module: Write) -> None:
+    user_module("text_task", GOOD, f"\n    class Text(Good):\n        {name} = 'bare'\n")
+    assert f"write {name} = ('bare',)" in refused("text_task:Text")
 
 
 def sha256(path: Path) -> bytes:

@@ -37,6 +37,8 @@ def test_clients_are_called_by_their_names_beside_their_numbers() -> None:
     assert state.apply(left_out) == (
         "round 1: auc of clients 3 (Charité), 4, 5 (Gh\\x1bent) is left out: it is not a finite number"
     )
+    missed = event("clients_missed", clients=[3], first=1, last=2, code="AWAY", reason="its node was away")
+    assert state.apply(missed) == "client 3 (Charité) missed rounds 1 to 2: its node was away"
 
 
 def test_the_live_view_shows_what_rates_the_models_and_metrics() -> None:
