@@ -80,9 +80,10 @@ def check_values(module: nn.Module, tensors: Iterable[TensorSpec]) -> None:
     """Raises TaskError if one of these tensors holds values that no model may have when it travels."""
     values = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
     for spec in tensors:
-        found = values[spec.name]
-        require(
-            not found.is_floating_point() or bool(torch.isfinite(found).all()),
+        found = values[spec.name].detach()
+        extremes = torch.stack(torch.aminmax(found)) if found.is_floating_point() and found.numel() else torch.zeros(1)
+        require(  # NaN is an extreme, too; a mask of all values would take a quarter of a large model's memory
+            bool(torch.isfinite(extremes).all()),
             f"the model's tensor {spec.name!r} holds NaN or infinite values",
             "initialise it in model(); a mask with infinite values that never changes belongs into a buffer with"
             " persistent=False",
