@@ -33,7 +33,7 @@ from fedgsp.messages import (
     StopManager,
 )
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.managers import COMMAND, IMPORTS, ManagerSettings
+from fedgsp.settings.managers import COMMAND, IMPORTS, KEYS, ManagerSettings
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Verb
 from fedgsp.to_the_end import cancelled_elsewhere, to_the_end
@@ -139,7 +139,7 @@ class _Connection(contextlib.AbstractAsyncContextManager["_Connection"]):
         self.machine, _ = split_address(settings.advertise or f"{self._listen}:0")
         assert settings.state_dir is not None  # see `NodeSettings.check_together`
         #: For their certificates. If this process is killed, it is cleared when the worker starts again.
-        self._folder = settings.state_dir / "managers"
+        self._folder = settings.state_dir / KEYS
         self._says: asyncio.Queue[Any] = asyncio.Queue()
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._children: dict[str, Child] = {}

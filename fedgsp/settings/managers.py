@@ -7,6 +7,8 @@ from fedgsp.settings.fields import setting
 
 #: What a manager runs, and what its template imports before.
 COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
+#: Folder in the state of a node that runs managers, for their certificates and keys.
+KEYS = "managers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

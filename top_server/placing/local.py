@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from fedgsp.children import Child, Template, stop
 from fedgsp.errors import PeerError
+from fedgsp.settings.managers import KEYS
 from top_server.placing.base import About, Ended, Placing, Worker
 
 HOST = "127.0.0.1"
@@ -21,6 +23,7 @@ class Local(Placing):
         self._template: Template | None = None
         self._children: dict[str, Child] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
+        self._workers: dict[str, Worker] = {}
 
     async def start(self, workers: Sequence[Worker]) -> None:
         """Starts the processes; those of one `Placing` have the imports of the first worker."""
@@ -28,6 +31,7 @@ class Local(Placing):
             made = Template(workers[0].imports)
             self._template = await self._undo.enter_async_context(contextlib.aclosing(made))
         for worker in workers:
+            self._workers[worker.name] = worker
             name = f"watch {worker.name}"
             self._lives[worker.name] = asyncio.create_task(self._live(worker), name=name)
 
@@ -51,7 +55,13 @@ class Local(Placing):
         for each in lives:
             each.cancel()
         await asyncio.gather(*lives, return_exceptions=True)
-        await asyncio.gather(*(stop(self._children.pop(name)) for name in names if name in self._children))
+        await asyncio.gather(*(self._end(name) for name in names if name in self._children))
         if not self._lives:
             self._template = None
             await self._undo.aclose()
+
+    async def _end(self, name: str) -> None:
+        """Ends a worker. One that has to be killed leaves the keys of its managers behind, which are removed here."""
+        code, state = await stop(self._children.pop(name)), self._workers[name].settings.state_dir
+        if code < 0 and state is not None:
+            await asyncio.to_thread(shutil.rmtree, state / KEYS, ignore_errors=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fedgsp import children
 from fedgsp.errors import PeerError, RunError, TaskError
+from fedgsp.settings.managers import KEYS
 from fedgsp.settings.run import NodeSettings
 from tests.support.events import some
 from tests.support.execute import python
+from tests.support.fuzzing import until
 from top_server.placing import PLACES
 from top_server.placing import running as running_module
 from top_server.placing.base import About, Ended, Worker
@@ -221,3 +225,25 @@ async def test_a_worker_that_is_to_come_back_is_not_lost(tmp_path: Path) -> None
             assert await heard.message == "local node-0 ended: its machine is needed by others; it is to come back"
             await asyncio.sleep(0)  # a cancellation would come here
     logging.getLogger(LOGGER).removeHandler(heard)
+
+
+async def test_a_worker_that_has_to_be_killed_leaves_no_keys_of_managers_behind(tmp_path: Path) -> None:
+    """It ignores SIGTERM and the end of its lifeline, as a process does whose machine is far too busy."""
+    script = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); open('{}', 'w').close(); time.sleep(60)"
+    said, keys = tmp_path / "said", tmp_path / "state" / KEYS
+    keys.mkdir(parents=True)
+    (keys / "m0.pem").write_text("key")
+    worker = StandIn(
+        "node-0",
+        NodeSettings(state_dir=keys.parent),
+        tmp_path / "log",
+        command=python(script.format(said)),
+    )
+    place = Local(None, About("run", tmp_path / "place", lambda _: None))
+    await place.start([worker])
+    await until(said.exists)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("top_server.placing.local.stop", functools.partial(children.stop, grace_s=0.05))
+        await place.stop()
+    assert not keys.exists()
+    assert keys.parent.exists()
