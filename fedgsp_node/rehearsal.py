@@ -22,6 +22,7 @@ from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
+from fedgsp_node.torch_weights import values_of
 from fedgsp_node.training.evaluation import on_cpu
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
 
@@ -76,15 +77,13 @@ def check_model(module: nn.Module) -> None:
             )
 
 
-def check_values(module: nn.Module, tensors: Iterable[TensorSpec]) -> None:
+def check_values(module: nn.Module, tensors: tuple[TensorSpec, ...]) -> None:
     """Raises TaskError if one of these tensors holds values that no model may have when it travels."""
-    values = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
-    for spec in tensors:
-        found = values[spec.name].detach()
+    for name, found in values_of(module, tensors, CPU).items():
         extremes = torch.stack(torch.aminmax(found)) if found.is_floating_point() and found.numel() else torch.zeros(1)
         require(  # NaN is an extreme, too; a mask of all values would take a quarter of a large model's memory
             bool(torch.isfinite(extremes).all()),
-            f"the model's tensor {spec.name!r} holds NaN or infinite values",
+            f"the model's tensor {name!r} holds NaN or infinite values",
             "initialise it in model(); a mask with infinite values that never changes belongs into a buffer with"
             " persistent=False",
         )

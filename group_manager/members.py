@@ -194,7 +194,7 @@ class Members:
             try:
                 self._learn(session, pending, isinstance(kind, Done), now)
                 outcome = _outcome(pending, kind)
-            except Exception as error:  # a bug: whoever waits for the outcome must learn of it
+            except Exception as error:  # a bug: the program that waits must still get an outcome
                 logger.exception("node=%s task=%s: its report cannot be judged", pending.node, pending.key.task)
                 why = f"the report of node {pending.node} cannot be judged: {type(error).__name__}: {error}"
                 outcome = Failure(FailureCode.UNSPECIFIED, why)

@@ -63,7 +63,7 @@ class Evaluation:
     def overall(self) -> dict[str, float | None]:
         """Accuracy and mean loss over all samples; None if the evaluation is partial, or if there is none.
 
-        Clients whose loss is no finite number are left out of the mean (`left_out`).
+        Clients whose loss is NaN or infinite are left out of the mean (`left_out`).
         """
         counted = [one for one in self.of.values() if math.isfinite(one.loss_sum)]
         samples = sum(one.samples for one in counted)

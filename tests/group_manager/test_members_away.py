@@ -44,6 +44,14 @@ async def away(members: Members, *patient: bool) -> tuple[Session, list[PendingO
     return session, pending
 
 
+async def after_an_absence(members: Members, session: Session) -> list[Order | None]:
+    """What a node is sent when it comes back; what waited for it before is gone."""
+    sent(session)
+    await members.detach(session, session.outbox)
+    assert await members.attach("n1", process="p") is session
+    return sent(session)
+
+
 async def test_a_node_that_comes_back_gets_its_orders_again_and_its_result_counts() -> None:
     members = Members(RETURN_S)
     session, (pending,) = await away(members, False)
@@ -60,10 +68,7 @@ async def test_an_order_that_was_called_off_is_called_off_again_and_not_carried_
     session = await members.attach("n1", process="p")
     pending = members.submit("n1", ORDER)
     members.cancel(pending)
-    sent(session)
-    await members.detach(session, session.outbox)
-    assert await members.attach("n1", process="p") is session
-    again = sent(session)
+    again = await after_an_absence(members, session)
     assert Order(KEY, 0, Cancel()) in again
     assert ORDER not in again
     assert code(await members.outcome(pending, STALL_S)) is FailureCode.CANCELLED
@@ -81,10 +86,7 @@ async def test_an_order_that_nobody_waits_for_is_forgotten_and_called_off_again_
     assert not session.pending
     assert code(pending.outcome.result()) is FailureCode.CANCELLED
     members.report(session, Done(KEY, RESULT))  # late
-    sent(session)
-    await members.detach(session, session.outbox)
-    assert await members.attach("n1", process="p") is session
-    again = sent(session)
+    again = await after_an_absence(members, session)
     assert Order(KEY, 0, Cancel()) in again
     assert ORDER not in again
 

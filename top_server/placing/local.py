@@ -62,6 +62,6 @@ class Local(Placing):
 
     async def _end(self, name: str) -> None:
         """Ends a worker. One that has to be killed leaves the keys of its managers behind, which are removed here."""
-        code, state = await stop(self._children.pop(name)), self._workers[name].settings.state_dir
+        code, state = await stop(self._children.pop(name)), self._workers.pop(name).settings.state_dir
         if code < 0 and state is not None:
             await asyncio.to_thread(shutil.rmtree, state / KEYS, ignore_errors=True)
