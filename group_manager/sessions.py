@@ -164,21 +164,19 @@ class Session:
         if self.away_since is not None:
             self.away_since, self.left = None, asyncio.get_running_loop().create_future()
 
-    def give_up(self, pending: PendingOrder, why: str) -> None:
-        """An order of a node that is away fails."""
+    def give_up(self, pending: PendingOrder, why: str, code: FailureCode = FailureCode.NODE_LOST) -> None:
+        """An order fails whose node is away, or may never answer. A node that comes back is told to call it off."""
         if pending.key in self.pending:
             self.given_up.append(pending.key)
-        self._end(pending, Failure(FailureCode.NODE_LOST, why))
+        self._end(pending, Failure(code, why))
 
     def drop(self, pending: PendingOrder) -> None:
-        """Nobody waits for an order any more. A node that comes back is told that it was called off.
+        """Forgets an order for which nobody waits any more.
 
         A node may never answer: its orders would stay here until the end of the run, with all that they refer to. A
         report that comes all the same changes nothing, and teaches nothing of how long such orders take.
         """
-        if pending.key in self.pending:
-            self.given_up.append(pending.key)
-        self._end(pending, Failure(FailureCode.CANCELLED, "it was called off"))
+        self.give_up(pending, "it was called off", FailureCode.CANCELLED)
 
     def _end(self, pending: PendingOrder, failure: Failure) -> None:
         self.pending.pop(pending.key, None)

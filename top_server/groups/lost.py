@@ -7,14 +7,13 @@ from fedgsp.messages import Failure, FailureCode
 
 #: The codes of such failures.
 LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT})
+_SMALLER_STEPS = "play a run with a smaller --learning-rate, or with --clip-norm"
 #: What to do if every failure has this code; the run can be resumed afterwards.
 _REMEDIES = {
     FailureCode.POLICY: "if their owners agree, start the nodes with what the reason names, then resume",
     FailureCode.TASK_RAISED: "correct the task, or its data, as the reason says; start the nodes again, then resume",
-    **dict.fromkeys(
-        (FailureCode.DIVERGED, FailureCode.NOT_FINITE),
-        "play a run with a smaller --learning-rate, or with --clip-norm",
-    ),
+    FailureCode.DIVERGED: _SMALLER_STEPS,
+    FailureCode.NOT_FINITE: _SMALLER_STEPS,
 }
 
 
