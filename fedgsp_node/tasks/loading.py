@@ -168,7 +168,9 @@ def _import(name: str, module_name: str) -> ModuleType:
 
 
 def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., object]:
-    factory: Callable[..., object] | None = getattr(module, attribute, None)
+    factory: object = module
+    for part in attribute.split("."):  # a class may stand in another one, or have methods that make a task
+        factory = getattr(factory, part, None)
     if callable(factory):
         return factory
     own = sorted(

@@ -94,6 +94,20 @@ def test_a_function_may_return_the_task(user_module: Write) -> None:
     assert load("function_task:make", count="4").got["count"] == 4
 
 
+def test_a_class_may_stand_in_another_and_have_methods_that_make_it(user_module: Write) -> None:
+    after = """
+    class Outer:
+        class Inner(Good):
+            @classmethod
+            def of_count(cls, count: int):
+                return cls(count=count)
+    """
+    user_module("nested_task", GOOD, after)
+    assert load("nested_task:Outer.Inner", count="3").got["count"] == 3
+    assert load("nested_task:Outer.Inner.of_count", count="4").got["count"] == 4
+    assert "nested_task has no 'Outer.Iner'; did you mean 'Outer'?" in refused("nested_task:Outer.Iner")
+
+
 def test_a_partial_of_a_class_takes_the_options_of_the_class(user_module: Write) -> None:
     user_module("partial_task", GOOD, "\n    half = functools.partial(Good, rate=0.25)\n")
     assert load("partial_task:half", count="4").got["rate"] == 0.25
