@@ -34,7 +34,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tomli_w
@@ -42,28 +42,21 @@ import tomli_w
 from benchmarks import sweep_report
 from benchmarks.results.code import code_here
 from benchmarks.results.runs import finished
-from benchmarks.results.settings import FILES
 from benchmarks.results.store import check_name, is_kept, keep, keep_models
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.options import options
 from fedgsp.settings.checks import flag
-from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
-from fedgsp.settings.run import METHOD, OPTIMISER, TASK, RunConfig
-from fedgsp.settings.run_files import TRAINING
+from fedgsp.settings.run import RunConfig
+from top_server.compared import differing
 from top_server.record.directory import RunDirectory
 from top_server.resume.state import is_in
-from top_server.sizes import PAPER
 
 T = TypeVar("T")
 
 PROGRAM = (sys.executable, "-m", "top_server")
-#: Settings of other panels that change the results of a run.
-_ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
-#: Settings and options that are paths. They may differ, because the same file may have another place.
-_PATHS = (*FILES, "local_run", "initial_model")
 
 
 def main() -> None:
@@ -229,43 +222,23 @@ def beside(directory: Path, ending: str) -> Path:
 def check(settings: dict[str, Any], directory: Path) -> None:
     """Raises ConfigError for wrong settings, and if a run with other settings is finished in the directory."""
     asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
-    if finished(directory) and (name := differing(directory, asked)):
-        there, here = getattr(load(RunConfig, directory / "config.toml"), name), getattr(asked, name)
+    if not finished(directory):
+        return
+    found = load(RunConfig, directory / "config.toml")
+    if name := differing(found, asked):
+        there, here = getattr(found, name), getattr(asked, name)
         raise ConfigError(
             f"{directory} was run with {flag(name)} {there}, and {here} is asked for",
             "remove that directory, ask for what it has, or give another --out",
         )
 
 
-def differing(directory: Path, asked: RunConfig) -> str:
-    """The first setting with another value in the run of a directory; empty if the runs have the same results."""
-    found = load(RunConfig, directory / "config.toml")
-    for name, one in described(RunConfig).items():
-        if one.metadata["panel"] not in (METHOD, TRAINING, OPTIMISER, TASK) and name not in _ALSO_SAME:
-            continue
-        if name in PAPER and getattr(asked, name) is None:
-            continue  # the run chose a value, and its record has it
-        if comparable(found, name) != comparable(asked, name):
-            return name
-    return ""
-
-
-def comparable(config: RunConfig, name: str) -> Any:
-    value = getattr(config, name)
-    if isinstance(value, dict):
-        return {key: file_names(text) if key in _PATHS else text for key, text in value.items()}
-    return file_names(str(value)) if name in _PATHS and value is not None else value
-
-
-def file_names(paths: str) -> list[str]:
-    return [PurePath(path).name for path in paths.split(",")]
-
-
 def continued(settings: dict[str, Any], directory: Path) -> bool:
     """Whether the directory has a run with these settings that can be resumed."""
     if not is_in(RunDirectory(directory)):
         return False
-    return not differing(directory, parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml")))
+    asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
+    return not differing(load(RunConfig, directory / "config.toml"), asked)
 
 
 def begun(settings: dict[str, Any], directory: Path) -> list[str]:

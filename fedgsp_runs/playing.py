@@ -26,8 +26,11 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
-from fedgsp_runs.source import named
-from top_server.record.directory import DEFAULT_PARENT
+from fedgsp_runs.source import Source, source_of
+from top_server.compared import differing
+from top_server.record.directory import DEFAULT_PARENT, RunDirectory
+from top_server.recorded import is_finished
+from top_server.resume.state import is_in
 
 #: Node processes, unless there are fewer clients or the caller says otherwise.
 NODES = 2
@@ -66,32 +69,76 @@ def run(
     Raises UserError: ConfigError for wrong settings, TaskError and DataError for a task that cannot be used, RunError
     if the run failed.
     """
-    told: dict[str, Any] = {"task": task, "scheme": scheme, "rounds": rounds, **settings}
+    told: dict[str, Any] = {"scheme": scheme, "rounds": rounds, **settings}
     _check_names(told)
     made = _made(task, options or {})
     directory = _claimed(run_dir, scheme)
     try:
-        name, path = (task, None) if isinstance(task, str) else named(task, directory)
+        source = source_of(task, directory) if callable(task) else Source(task, None)
     except TaskError:
         with contextlib.suppress(OSError):  # unless something else is there
             directory.rmdir()
         raise
     count = made.num_clients if clients is None else clients
     told |= {
-        "task": name,
-        "task_option": {key: _text(value) for key, value in (options or {}).items()},
+        "task": source.name,
+        "task_option": options or {},
         "clients": count,
         "workers" if "place" in settings else "local_nodes": min(NODES, count) if nodes is None else nodes,
     }
     if "place" not in settings:  # which may need another address
         told.setdefault("listen", "127.0.0.1:0")
-    text = tomli_w.dumps({key: _plain(value) for key, value in told.items() if value is not None})
+    text = _toml(told)
     parse(RunConfig, text, Path("run()"))  # before a process is started
+    source.write()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "run.toml"
         config.write_text(text, encoding="utf-8")
-        _play(["--config", str(config), "--run-dir", str(directory)], directory, path, progress)
+        _play(["--config", str(config), "--run-dir", str(directory)], directory, source.folder, progress)
     return Run(directory, made)
+
+
+def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
+    """The finished run of a directory, or the unfinished one, resumed; `told` are arguments of `run`.
+
+    Raises ConfigError if the run has other settings than these, or cannot be resumed, and UserError as `run` does.
+    """
+    found, files = Run(directory), RunDirectory(directory)
+    asked = _asked(directory, found.settings, **told)
+    if name := differing(found.settings, asked):
+        raise ConfigError(
+            f"{directory} has {name}={getattr(found.settings, name)!r}, and {getattr(asked, name)!r} is asked for",
+            "remove that directory, or give another `out`",
+        )
+    if is_finished(found.events):
+        return found
+    if is_in(files):
+        return resume(directory, progress=told.get("progress", True))
+    raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
+
+
+def _asked(
+    directory: Path,
+    found: RunConfig,
+    task: str | Callable[..., Task] = "digits",
+    *,
+    options: Mapping[str, Any] | None = None,
+    scheme: str = "fedgsp",
+    clients: int | None = None,
+    nodes: int | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> RunConfig:
+    """The settings of a run with these arguments of `run`, as far as they affect results."""
+    _check_names(settings)
+    told = {
+        **settings,
+        "task": source_of(task, directory).name if callable(task) else task,
+        "task_option": options or {},
+        "scheme": scheme,
+        "clients": found.clients if clients is None else clients,  # without options of the task it has as many
+    }
+    return parse(RunConfig, _toml(told), Path("run()"))
 
 
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
@@ -142,6 +189,11 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     if not isinstance(made, Task):
         raise TaskError(f"the task is a {type(made).__name__}, not a fedgsp.Task", "give a subclass of fedgsp.Task")
     return made
+
+
+def _toml(told: Mapping[str, Any]) -> str:
+    """Settings as a file."""
+    return tomli_w.dumps({key: _plain(value) for key, value in told.items() if value is not None})
 
 
 def _plain(value: Any) -> Any:

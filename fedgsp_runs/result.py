@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,10 +38,10 @@ class Picture:
 class Run:
     """A run in its directory, finished or not. What it reads raises UserError if the record is damaged."""
 
-    def __init__(self, directory: Path, task: Task | None = None) -> None:
+    def __init__(self, directory: Path | str, task: Task | None = None) -> None:
         """`task` is an instance of the run's task; without it, `model` loads the task by its name."""
-        self.directory = directory
-        self._files = RunDirectory(directory)
+        self.directory = Path(directory)
+        self._files = RunDirectory(self.directory)
         self._task = task
 
     @cached_property
@@ -113,11 +116,12 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """An instance of the run's task."""
+        """An instance of the run's task; a class of a notebook or a script is in a module of the directory."""
         if self._task is None:
             from fedgsp_node.tasks import load_task
 
-            self._task = load_task(self.settings.task, self.settings.task_option)
+            with _imports_from(self.directory.resolve()):
+                self._task = load_task(self.settings.task, self.settings.task_option)
         return self._task
 
     def picture(self, out: Path | str | None = None) -> Picture:
@@ -143,6 +147,16 @@ class Run:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+@contextlib.contextmanager
+def _imports_from(folder: Path) -> Iterator[None]:
+    """Within, modules are imported from a folder, too."""
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

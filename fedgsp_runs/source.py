@@ -16,6 +16,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -27,22 +28,37 @@ _PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisT
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 
 
-def named(task: Callable[..., Any], folder: Path) -> tuple[str, Path | None]:
-    """The name of a task for `--task`, and a folder that must be on the import path of its processes, if any.
+@dataclass(frozen=True)
+class Source:
+    """Where the processes of a run find its task."""
 
-    A class of a module is imported from there. A class of a notebook or a script is written as a module into
-    `folder`. Raises TaskError if that is not possible.
+    #: The name of the task for `--task`.
+    name: str
+    #: A folder that must be on the import path, if any.
+    folder: Path | None
+    #: The text of the module, if it is to be written into that folder.
+    text: str = ""
+
+    def write(self) -> None:
+        """Writes the module, if there is one to write."""
+        if self.folder is not None and self.text:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{self.name.partition(':')[0]}.py").write_text(self.text, encoding="utf-8")
+
+
+def source_of(task: Callable[..., Any], folder: Path) -> Source:
+    """Where processes find a task: a class of a module there, one of a notebook or a script in a module in `folder`.
+
+    Raises TaskError if that is not possible.
     """
     name = getattr(task, "__qualname__", "")
     if not callable(task) or "." in name or not name.isidentifier():
         raise TaskError(f"the task {task!r} is no class of a module", "define it at the top level of a module or cell")
     if task.__module__ != MAIN:
-        return f"{task.__module__}:{name}", _root(task.__module__)
+        return Source(f"{task.__module__}:{name}", _root(task.__module__))
     text = module_of(task)
     module = f"task_{name.lower()}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{module}.py").write_text(text, encoding="utf-8")
-    return f"{module}:{name}", folder
+    return Source(f"{module}:{name}", folder, text)
 
 
 def module_of(task: Callable[..., Any]) -> str:

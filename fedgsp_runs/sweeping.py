@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import ConfigError
 from fedgsp.task import Task
-from fedgsp_runs.playing import resume, run
+from fedgsp_runs.playing import play_again, run
 from fedgsp_runs.result import Run, frame
 from top_server.record.directory import RunDirectory
-from top_server.recorded import is_finished
-from top_server.resume.state import is_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,26 +74,5 @@ def sweep(
 
 
 def _played(directory: Path, told: dict[str, Any]) -> Run:
-    files = RunDirectory(directory)
-    if not files.events.is_file():
-        return run(**told, run_dir=directory)
-    found = Run(directory)
-    _check_same(found, told)
-    if is_finished(found.events):
-        return found
-    if is_in(files):
-        return resume(directory, progress=told.get("progress", True))
-    raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
-
-
-def _check_same(found: Run, told: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first setting that a run in the directory has otherwise."""
-    for name, value in told.items():
-        there = getattr(found.settings, name, None)
-        if name == "task" and not isinstance(value, str):
-            there, value = str(there).partition(":")[2], value.__name__
-        if isinstance(there, str | int | float) and value is not None and there != value:
-            raise ConfigError(
-                f"{found.directory} has {name}={there!r}, and {value!r} is asked for",
-                "remove that directory, or give another `out`",
-            )
+    begun = RunDirectory(directory).events.is_file()
+    return play_again(directory, told) if begun else run(**told, run_dir=directory)

@@ -181,6 +181,10 @@ _RULES = (
 )
 
 
+#: What a run chooses if nobody gives it: a setting, or a setting with options and the name of an option.
+MAY_BE_CHOSEN = frozenset((f"{rule.setting}_option" if rule.option else rule.setting, rule.option) for rule in _RULES)
+
+
 def fitted(config: RunConfig, scheme: Scheme, clients: int) -> Fitted:
     """The settings of a run that begins with `clients` clients (at least 1), of which `scheme` is the choice."""
     changes: dict[str, Any] = {}

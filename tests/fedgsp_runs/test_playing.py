@@ -93,7 +93,9 @@ async def test_all_processes_end_with_the_script_and_the_run_can_be_resumed(
         await assert_gone(family)
     settings = (tmp_path / "out" / "config.toml").read_text(encoding="utf-8")
     assert "Blobs" in settings
-    assert not is_finished(Run(tmp_path / "out").events)
+    found = Run("out")
+    assert not is_finished(found.events)
+    assert found.task.num_clients == 4  # the class of the script is in a module of the directory
 
 
 @pytest.mark.e2e
@@ -119,6 +121,10 @@ def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_pa
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
     with pytest.raises(ConfigError, match=r"has learning_rate=0\.01, and 0\.5 is asked for"):
         sweep({"slow": {"learning_rate": 0.5}}, out=tmp_path, **common)
+    with pytest.raises(ConfigError, match=r"has task_option=\{'clients': '3'\}, and \{'clients': '4'\} is asked for"):
+        sweep(variants, out=tmp_path, **{**common, "options": {"clients": 4}})
+    with pytest.raises(ConfigError, match=r"has merge=None, and 'fedyogi' is asked for"):
+        sweep({"slow": variants["slow"] | {"merge": "fedyogi"}}, out=tmp_path, **common)
     assert found.report(tmp_path / "all.html").is_file()
     assert one.picture()._repr_png_()[:4] == b"\x89PNG"
     assert np.isfinite(one.summary.get("last", {}).get("mean", 0.0))

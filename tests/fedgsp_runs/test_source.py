@@ -14,7 +14,7 @@ import pytest
 
 from fedgsp.errors import TaskError
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_runs.source import module_of, named
+from fedgsp_runs.source import module_of, source_of
 
 HEAD = """
 from __future__ import annotations
@@ -140,9 +140,10 @@ def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pyte
 
 
 def test_a_class_of_a_module_keeps_its_name_and_is_imported_from_its_folder(tmp_path: Path) -> None:
-    name, folder = named(Digits, tmp_path)
-    assert name == "fedgsp_node.tasks.digits:Digits"
-    assert folder == Path(__file__).resolve().parents[2]
+    source = source_of(Digits, tmp_path)
+    source.write()
+    assert source.name == "fedgsp_node.tasks.digits:Digits"
+    assert source.folder == Path(__file__).resolve().parents[2]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,14 +151,17 @@ def test_the_same_source_has_the_same_name_and_another_source_another(cells: Any
     names = []
     for classes in (2, 2, 3):
         module = cells(f"class Mine(Task):\n    num_classes = {classes}")
-        name, folder = named(module.Mine, tmp_path / "run")
-        assert folder == tmp_path / "run"
-        names.append(name)
-        assert (tmp_path / "run" / f"{name.partition(':')[0]}.py").is_file()
+        source = source_of(module.Mine, tmp_path / "run")
+        assert source.folder == tmp_path / "run"
+        names.append(source.name)
+        file = tmp_path / "run" / f"{source.name.partition(':')[0]}.py"
+        assert file.is_file() == (source.name in names[:-1])
+        source.write()
+        assert file.read_text() == source.text
     assert names[0] == names[1] != names[2]
 
 
 @pytest.mark.parametrize("task", [3, [], lambda: None])
 def test_what_is_no_class_of_a_module_is_refused(task: Any, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="is no class of a module"):
-        named(task, tmp_path)
+        source_of(task, tmp_path)
