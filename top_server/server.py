@@ -31,7 +31,7 @@ from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
 from fedgsp.visible import visible
-from top_server import doors, rounds
+from top_server import doors, rounds, silence
 from top_server.asked import asked
 from top_server.baseline import local_run
 from top_server.best import after_row, check_validation, is_last, told_validation
@@ -126,6 +126,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         audit = stack.enter_context(opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None))
         began, awake = datetime.now(UTC), Awake(asyncio.get_running_loop().time)
         await stack.enter_async_context(beside(awake.keep_looking(), "clock"))
+        await stack.enter_async_context(beside(silence.watch(journal), "silence"))
         channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
