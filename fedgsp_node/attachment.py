@@ -54,6 +54,8 @@ MOST_UNREAD_BYTES, MOST_NAME = 64 << 20, 500
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 #: How often an upload is tried by one connection to a manager, and the pause between two tries in seconds.
 UPLOADS, AGAIN_AFTER_S = 3, 0.5
+#: Failures after which an upload is tried again.
+UPLOAD_AGAIN = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
 
 class OrderLog:
@@ -267,14 +269,17 @@ class Attachment:
         self._send(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
-        """Uploads a model. If the connection is lost, the upload waits for the next one."""
+        """Uploads a model. If the connection is lost, the upload waits for the next one.
+
+        An upload that has stalled is tried again, too: perhaps this process or the receiver was frozen.
+        """
         tries, connection = 0, self._connections
         while True:
             try:
                 return await self._try_upload(model_id, weights, ticket, receiver)
             except WeightsError as error:
                 tries = tries + 1 if connection == self._connections else 1
-                if error.failure.code is not FailureCode.UNREACHABLE or tries == UPLOADS:
+                if error.failure.code not in UPLOAD_AGAIN or tries == UPLOADS:
                     raise
             connection = self._connections
             await asyncio.sleep(AGAIN_AFTER_S)

@@ -227,6 +227,8 @@ class Members:
 
         A patient order of a node that is away fails when the node counts as gone, but not while one of the orders
         `beside` it is being carried out by a node that is there.
+
+        All these clocks stand still while the start of the order is on its way to this manager.
         """
         if in_turn:
             pending.start_clocks(self.time())
@@ -240,14 +242,18 @@ class Members:
                     break
                 await asyncio.wait([pending.outcome], timeout=wait_s)
                 continue
+            ended: list[asyncio.Future[Any]] = [pending.outcome, *([session.left] if session is not None else [])]
             now, whose, limits = self.time(), _whose(pending), self._limits(pending, stall_timeout_s)
+            if coming := pending.waits():
+                await asyncio.wait([*ended, coming], return_when=asyncio.FIRST_COMPLETED)
+                pending.stood_still(now, self.time())
+                continue
             if now >= limits.stalls:
                 self._pace.note_stall(whose, limits.given_s, limits.most_s)
                 return _stalled(pending, limits.given_s, limits.most_s)
             if now >= limits.overdue:
                 self._deadlines.note_overdue(whose)
                 return _overdue(pending, limits.whole_s)
-            ended: list[asyncio.Future[Any]] = [pending.outcome, *([session.left] if session is not None else [])]
             await asyncio.wait(ended, timeout=limits.look_again - now, return_when=asyncio.FIRST_COMPLETED)
         return pending.outcome.result()
 

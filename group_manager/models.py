@@ -272,7 +272,7 @@ class Models:
         if maker is not None:
             # The model may not be made yet. If the chain stalls, the program ends the chain, and with it this wait.
             await asyncio.wait([maker.outcome, pending.outcome], return_when=asyncio.FIRST_COMPLETED)
-        outcome = await self._orders.outcome(pending)
+        outcome = await self._orders.outcome(pending, beside=self._orders.trainings())
         if not pending.outcome.done():  # it has stalled: a further order must not meet this one
             self._orders.cancel(pending)
         if isinstance(outcome, Failure):

@@ -31,6 +31,7 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
+from fedgsp.programs import PROGRAMS
 from fedgsp.signing import fingerprint
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights
@@ -61,6 +62,9 @@ class Orders:
     def submit(self, member: Member, key: OrderKey, work: Work, patient: bool = False) -> PendingOrder:
         """Sends an order to the node that hosts a member. A `patient` order waits for a node that is away."""
         pending = self._submit(member.node, Order(key, member.client, work), patient)
+        start = getattr(work, "start", None)
+        if start is not None and any(source.kind is SourceKind.MANAGER for source in start.sources):
+            pending.start_coming = lambda: self._ledger.look(start.model_id).fetch
         produces = getattr(work, "produces", "")
         if produces:
             self._ledger.promise(produces, pending, isinstance(work, Train) and work.bring)
@@ -113,8 +117,16 @@ class Orders:
         """Orders a node to upload a model to this manager.
 
         `older`: the model is older than the group. If the node does not have it, it is lost and will not come later.
+        The order is patient if members may still be at work while it is carried out.
         """
-        return self._submit(node, Order(self._next("send-up"), 0, SendUp(model_id, older, machine())))
+        order = Order(self._next("send-up"), 0, SendUp(model_id, older, machine()))
+        return self._submit(node, order, patient=not PROGRAMS[self._request.program].chained)
+
+    def trainings(self) -> list[PendingOrder]:
+        """The orders of members that may be at work now; in a chain, nobody works beside the member in turn."""
+        if PROGRAMS[self._request.program].chained:
+            return []
+        return [one for one in self._open if isinstance(one.order.work, Train) and not one.outcome.done()]
 
     def forget(self, models: Iterable[tuple[str, str]]) -> None:
         """Tells each node to forget its model."""

@@ -15,6 +15,8 @@ from group_manager.deadline import UNKNOWN, Need
 LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Orders without an outcome that are remembered for a node that comes back, and orders that it is told to call off.
 MOST_TOLD, MOST_GIVEN_UP = 256, 4096
+#: Waits for its start for which the clocks of an order stand still: another one follows if a holder was lost.
+MOST_WAITS = 3
 #: Absences of a node for which the clocks of an order stand still. During further ones they stand still only for as
 #: long as the node was there before: it cannot hold up a run by coming and going.
 FREE_ABSENCES = 8
@@ -49,6 +51,10 @@ class PendingOrder:
     start: bytes = b""
     #: Is called when `start` is known.
     start_came: Callable[[], None] = lambda: None
+    #: What brings its start to this manager, from which its node gets it, while that is under way.
+    start_coming: Callable[[], asyncio.Future[None] | None] = lambda: None
+    #: Those of them for which it has waited.
+    waited: list[asyncio.Future[None]] = field(default_factory=list)
     #: Absences of its node so far.
     absences: int = 0
     #: Time at which its node last came back, in seconds.
@@ -64,6 +70,17 @@ class PendingOrder:
     def touch(self, now: float) -> None:
         """Notes a report about it."""
         self.silence, self.touched = max(self.silence, now - self.touched), now
+
+    def waits(self) -> asyncio.Future[None] | None:
+        """What its node must wait for: its start is on its way to this manager. Whoever sends it has clocks, too."""
+        coming = self.start_coming()
+        if coming is not None and coming not in self.waited:
+            self.waited.append(coming)
+        return coming if len(self.waited) <= MOST_WAITS else None
+
+    def stood_still(self, since: float, now: float) -> None:
+        """Its node could do nothing since then."""
+        self.touched, self.begun = now, self.begun + now - max(since, self.begun)
 
     def forgive(self, left: float, now: float) -> None:
         """Its node was away since `left`, and is back: its clocks stood still, as far as `FREE_ABSENCES` says."""
@@ -145,6 +162,8 @@ class Session:
         count for the clocks of the orders (`PendingOrder.forgive`).
         """
         left = now if self.away_since is None else self.away_since
+        if self.away_since is None:  # its node has noticed the end of the old connection first
+            self.breaks += 1
         self.outbox.put_nowait(None)  # to the older stream, which may not have ended yet
         self.outbox = asyncio.Queue()
         for key in self.given_up:

@@ -21,6 +21,8 @@ class Norms(Lengths):
         super().__init__([*request.update_lengths, *before], request.most_update_ratio)
         self._group = group
         self._last: tuple[str, Weights] | None = None
+        #: The id of the model that could not be had at the last measurement; empty: all could.
+        self.missing = ""
 
     async def measure(self, start_id: str, model_id: str) -> float | Failure:
         """Length of the update from a start to a model; both are brought to this manager if they are not here."""
@@ -32,10 +34,13 @@ class Norms(Lengths):
             if not group.program.makes_model and (request.start is None or start_id != request.start.id):
                 group.models.forget_copy(start_id)  # no other member starts from it
         model = await group.models.collect(model_id, request.tensors)
-        if isinstance(start, Failure):
-            return start
-        if isinstance(model, Failure):
-            return model
+        self.missing = ""
+        for one, came in ((start_id, start), (model_id, model)):
+            if isinstance(came, Failure):
+                self.missing = one
+                return came
+        assert isinstance(start, Weights)
+        assert isinstance(model, Weights)
         # In a chain the next member starts from this model; in other groups the next member may start from the same
         # start.
         self._last = (model_id, model) if group.program.chained else (start_id, start)

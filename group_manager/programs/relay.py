@@ -135,6 +135,8 @@ class _Walk:
                 if before is None
                 else group.trained_start(before.member, before.model_id, hop.member, hop in self._by_manager)
             )
+            if before is not None and {source.kind for source in start.sources} == {SourceKind.MANAGER}:
+                self._by_manager.add(hop)
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
             pending = group.orders.submit(
                 hop.member, group.orders.key("train", position, self._attempt), work, patient=True
@@ -185,6 +187,8 @@ class _Walk:
         if following is None:
             assert last is not None
             return last, failed
+        if self._norms is not None and self._norms.missing == following.model_id:
+            return following, failed  # nobody has read its model but this manager
         # Of a member that was to get its start from here and has stalled, the start may never have come here.
         withheld = failed.code is FailureCode.STALLED and following in self._by_manager
         if last is not None and (withheld or failed.code in BAD_MODEL):

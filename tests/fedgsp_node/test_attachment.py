@@ -28,6 +28,7 @@ from fedgsp.messages import (
     NodeReport,
     Order,
     OrderKey,
+    SendUp,
     Source,
     SourceKind,
     Start,
@@ -38,6 +39,7 @@ from fedgsp.messages import (
 )
 from fedgsp.settings.run import NodeSettings
 from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
+from fedgsp.weights import WeightsError
 from fedgsp_node import attachment, managers, server
 from fedgsp_node.attachment import Attachment
 from group_manager.members import Members
@@ -84,6 +86,24 @@ async def test_an_order_that_fails_is_reported_with_its_reason() -> None:
         assert await m.result(m.send(Describe(), client=3)) == Failure(
             FailureCode.UNKNOWN_CLIENT, "client 3 is not hosted here"
         )
+
+
+@pytest.mark.parametrize("stalls", [1, 2, 3])
+async def test_an_upload_that_stalls_is_tried_again_a_few_times(stalls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def stalled(_: object, model_id: str, *__: object) -> None:
+        tried.append(model_id)
+        if len(tried) <= stalls:
+            raise WeightsError(FailureCode.STALLED, "nothing was confirmed for 30 s")
+
+    monkeypatch.setattr(attachment, "upload", stalled)
+    monkeypatch.setattr(attachment, "AGAIN_AFTER_S", 0.0)
+    async with manager() as m, node(m, Blobs()) as n:
+        n.store.put("end", n.clients.initial_weights(0))
+        outcome = await m.result(m.send(SendUp("end")))
+        assert (outcome is None) == (stalls < attachment.UPLOADS)
+        assert tried == ["end"] * min(stalls + 1, attachment.UPLOADS)
 
 
 async def test_a_bug_in_the_node_is_reported_and_the_node_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:

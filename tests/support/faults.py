@@ -80,9 +80,21 @@ class Faults:
         """The node sends a model up once another node was asked for one."""
         return self._add(Fault(("collect", node), "hold", node=until))
 
-    def refuse_upload(self, node: str, always: bool = False) -> Faults:
+    def refuse_upload(self, node: str, always: bool = False, code: FailureCode = FailureCode.STALLED) -> Faults:
         """The node does not send a model up, once or always, and says so."""
-        return self._add(Fault(("collect", node), "refuse", node, always=always))
+        return self._add(Fault(("collect", node), "refuse", node, always=always, code=code))
+
+    def upload_slowly(self, node: str) -> Faults:
+        """The node sends a model up for longer than the stall timeout, and reports progress meanwhile."""
+        return self._add(Fault(("collect", node), "crawl", node))
+
+    def cut_upload(self, node: str) -> Faults:
+        """The node's connection is cut for some seconds while it sends a model up."""
+        return self._add(Fault(("collect", node), "cut", node))
+
+    def reset(self, client: int) -> Faults:
+        """The client's order fails because the connection of its node broke, which only the node has noticed."""
+        return self._add(Fault(("order", client), "reset"))
 
     def report_twice(self, client: int) -> Faults:
         """The client's report comes again, as a failure."""

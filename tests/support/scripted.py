@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 TENSORS = (TensorSpec("w", "float64", (1,)),)
 STALL_TIMEOUT_S = 30.0
+#: How long the connection of a node is cut, in seconds: longer than `RETURN_S`, after which a node counts as gone.
+CUT_S, RETURN_S = 3.0, 1.4
 
 
 def model(value: float) -> Weights:
@@ -103,11 +105,12 @@ class ScriptedNode:
         self._session: Session | None = None
         self._reading: asyncio.Task[None] | None = None
         self._promised: set[str] = set()
+        self._taken: set[OrderKey] = set()
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
 
     async def attach(self) -> None:
         self.gone = False
-        self._session = await self._scene.members.attach(self.name)
+        self._session = await self._scene.members.attach(self.name, process=f"process {id(self)}")
         self._reading = asyncio.create_task(self._read(self._session))
 
     @property
@@ -161,7 +164,8 @@ class ScriptedNode:
                     self._running[order.key].cancel()
             elif self.gone:
                 await self.leave()  # now the manager notices, too
-            else:
+            elif order.key not in self._taken:  # the manager repeats orders after a loss of the connection
+                self._taken.add(order.key)
                 task = asyncio.create_task(self._answer(session, order.key, order))
                 self._running[order.key] = task
                 task.add_done_callback(partial(self._forget, order.key))
@@ -302,7 +306,14 @@ class ScriptedNode:
             await scene.asked[fault.node].wait()
             await let_others_run()  # if the manager asks further nodes, it does so now
         elif fault is not None and fault.what == "refuse":
-            raise WeightsError(FailureCode.STALLED, f"node {self.name} was told to refuse")
+            raise WeightsError(fault.code, f"node {self.name} was told to refuse")
+        elif fault is not None and fault.what == "crawl":
+            await self._crawl(self.session, *self._running)
+        elif fault is not None and fault.what == "cut":
+            await scene.members.detach(self.session, self.session.outbox)
+            scene.clock.advance(CUT_S)
+            await let_others_run()
+            await self.attach()
         elif fault is not None and fault.what == "silent":
             await let_others_run()  # now the manager waits for this order, and its stall clock runs
             scene.clock.advance(3600)
@@ -333,16 +344,23 @@ class ScriptedNode:
                 self._scene.clock.advance(STALL_TIMEOUT_S + 1)
                 await asyncio.Event().wait()
             case "crawl":
-                for mark in range(4):
-                    await let_others_run()
-                    self._scene.clock.advance(STALL_TIMEOUT_S * 0.6)
-                    self._scene.members.report(session, Progress((OrderProgress(key, mark),)))
+                await self._crawl(session, key)
+            case "reset":
+                await self.attach()
+                raise WeightsError(FailureCode.UNREACHABLE, "the connection was reset")
             case "hold":
                 self._scene.holding.set()
                 await self._scene.answered[fault.until].wait()
             case "lose":
                 await self._scene.nodes[fault.node].leave()
                 raise asyncio.CancelledError
+
+    async def _crawl(self, session: Session, *keys: OrderKey) -> None:
+        """Takes longer than the stall timeout, and reports progress of these orders meanwhile."""
+        for mark in range(4):
+            await let_others_run()
+            self._scene.clock.advance(STALL_TIMEOUT_S * 0.6)
+            self._scene.members.report(session, Progress(tuple(OrderProgress(key, mark) for key in keys)))
 
     async def _fetch(self, start: Start) -> tuple[Weights, Source, int]:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, "no source was named")

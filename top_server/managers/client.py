@@ -65,11 +65,15 @@ class ManagerClient:
         dial: Callable[[], Awaitable[grpc.aio.Channel]],
         issuer: Issuer,
         lost_after_s: float = LOST_AFTER_S,
+        dial_models: Callable[[], Awaitable[grpc.aio.Channel]] | None = None,
     ) -> None:
-        """`dial` is `Channels.to` for this manager. After a renewal of certificates it returns another channel."""
+        """`dial` is `Channels.to` for this manager. After a renewal of certificates it returns another channel.
+
+        `dial_models` returns the channel that carries models; without it, that of `dial` does.
+        """
         self._answer_s = max(ANSWER_TIMEOUT_S, lost_after_s)
         self._name = name
-        self._dial = dial
+        self._dial, self._dial_models = dial, dial_models or dial
         self._issuer = issuer
         self._leading = shown(self._ticket(Verb.LEAD, name))
 
@@ -126,7 +130,7 @@ class ManagerClient:
     ) -> Weights | Failure | BrokenOff:
         try:
             return await fetch(
-                await self._dial(),
+                await self._dial_models(),
                 ref.id,
                 tensors,
                 max_bytes,

@@ -189,12 +189,13 @@ class ManagerPool:
 
         launched = await self._launcher.launch(name, greet)
         dial = functools.partial(self._channels.to, launched.address, identity.manager(name))
+        dial_models = functools.partial(dial, models=True)
         manager = Manager(
             *(
                 name,
                 launched.address,
                 launched.process,
-                ManagerClient(name, dial, self._issuer, self._channels.lost_after_s),
+                ManagerClient(name, dial, self._issuer, self._channels.lost_after_s, dial_models),
             ),
             hands_on=launched.hands_on,
         )

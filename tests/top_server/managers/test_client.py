@@ -192,6 +192,23 @@ async def test_a_call_whose_channel_is_closed_breaks_off_and_the_manager_is_aske
         assert not await told
 
 
+async def test_models_come_by_the_channel_that_carries_models() -> None:
+    store = ModelStore()
+    store.put("m", some_weights())
+    async with managed(Manager(), store) as (_, served):
+        dialled: list[str] = []
+
+        async def dial(what: str) -> grpc.aio.Channel:
+            dialled.append(what)
+            return served.channel
+
+        client = ManagerClient(
+            "m0", functools.partial(dial, "orders"), ISSUER, dial_models=functools.partial(dial, "models")
+        )
+        assert isinstance(await client.take(ModelRef("m"), TENSORS, 40), Weights)
+        assert dialled == ["models", "orders"]
+
+
 async def test_a_manager_that_is_not_there_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     async with nobody() as served:
         client = ManagerClient("m0", over(served.channel), ISSUER)
