@@ -113,8 +113,16 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     if is_finished(found.events):
         return found
     if is_in(files):
-        return resume(directory, progress=told.get("progress", True))
+        task = told.get("task")
+        folder = source_of(task, directory).folder if callable(task) else None
+        return _resumed(directory, folder or directory.resolve(), told.get("progress", True))
     raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
+
+
+def _resumed(directory: Path, folder: Path, progress: bool) -> Run:
+    """Continues a run whose processes find its task in `folder`."""
+    _play(["--resume", str(directory)], directory, folder, progress)
+    return Run(directory)
 
 
 def _asked(
@@ -146,8 +154,7 @@ def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     directory = Path(run_dir)
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}", "give the directory of a run")
-    _play(["--resume", str(directory)], directory, directory.resolve(), progress)
-    return Run(directory)
+    return _resumed(directory, directory.resolve(), progress)
 
 
 def _check_names(told: Mapping[str, Any]) -> None:

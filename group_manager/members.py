@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,7 +215,7 @@ class Members:
         pending: PendingOrder,
         stall_timeout_s: float,
         in_turn: bool = True,
-        beside: Sequence[PendingOrder] = (),
+        beside: Callable[[], Iterable[PendingOrder]] = tuple,
     ) -> Outcome:
         """The outcome of an order: its result, or a failure.
 
@@ -228,25 +228,24 @@ class Members:
         A patient order of a node that is away fails when the node counts as gone, but not while one of the orders
         `beside` it is being carried out by a node that is there.
 
-        All these clocks stand still while the start of the order is on its way to this manager.
+        All these clocks stand still while the start of the order is on its way to this manager (`Orders.came`).
         """
         if in_turn:
             pending.start_clocks(self.time())
         while not pending.outcome.done():
             session = pending.session
             if session is not None and session.away_since is not None:
-                others = [other for other in beside if self._works(other, stall_timeout_s)]
+                others_work = any(self._works(other, stall_timeout_s) for other in beside())
                 absence = Absence(self.time() - session.away_since, self._return_s)
-                if not (wait_s := absence.wait_s(bool(others))):
+                if not (wait_s := absence.wait_s(others_work)):
                     session.give_up(pending, _gone(session))
                     break
                 await asyncio.wait([pending.outcome], timeout=wait_s)
                 continue
             ended: list[asyncio.Future[Any]] = [pending.outcome, *([session.left] if session is not None else [])]
             now, whose, limits = self.time(), _whose(pending), self._limits(pending, stall_timeout_s)
-            if coming := pending.waits():
+            if coming := pending.blocked_by:
                 await asyncio.wait([*ended, coming], return_when=asyncio.FIRST_COMPLETED)
-                pending.stood_still(now, self.time())
                 continue
             if now >= limits.stalls:
                 self._pace.note_stall(whose, limits.given_s, limits.most_s)
@@ -258,10 +257,15 @@ class Members:
         return pending.outcome.result()
 
     def _works(self, other: PendingOrder, stall_timeout_s: float) -> bool:
-        """Whether an order is being carried out by a node that is there, and has neither stalled nor is it overdue."""
+        """Whether an order is being carried out by a node that is there, and has neither stalled nor is it overdue.
+
+        An order whose start is on its way counts, too.
+        """
         session, now = other.session, self.time()
         if other.outcome.done() or session is None or session.away_since is not None:
             return False
+        if other.blocked_by is not None:
+            return True
         limits = self._limits(other, stall_timeout_s)
         return now < min(limits.stalls, limits.overdue)
 

@@ -210,6 +210,7 @@ class Models:
     # --- fetching
 
     async def _fetch(self, model_id: str) -> None:
+        began = self._orders.time()
         try:
             match self._ledger.look(model_id).origin:
                 case Origin.PARTS:
@@ -231,6 +232,7 @@ class Models:
             self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
         finally:
             self._ledger.copy(model_id, Copy.HERE)
+            self._orders.came(model_id, began)
 
     async def _fetch_from_top_server(self, model_id: str, digest: bytes) -> Weights:
         return await fetch(
@@ -272,7 +274,7 @@ class Models:
         if maker is not None:
             # The model may not be made yet. If the chain stalls, the program ends the chain, and with it this wait.
             await asyncio.wait([maker.outcome, pending.outcome], return_when=asyncio.FIRST_COMPLETED)
-        outcome = await self._orders.outcome(pending, beside=self._orders.trainings())
+        outcome = await self._orders.outcome(pending, beside=self._orders.trainings)
         if not pending.outcome.done():  # it has stalled: a further order must not meet this one
             self._orders.cancel(pending)
         if isinstance(outcome, Failure):

@@ -1,7 +1,7 @@
 """What one group sends: orders to its nodes, and events to the top server."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fedgsp.encoding import wire_bytes
@@ -52,6 +52,8 @@ class Orders:
         self._ledger = ledger
         self._tickets = tickets
         self._open: list[PendingOrder] = []
+        #: Model id -> orders whose nodes may get it from this manager.
+        self._readers: defaultdict[str, list[PendingOrder]] = defaultdict(list)
         self._numbers: Counter[str] = Counter()  # of orders that no program counts, by task
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
@@ -65,6 +67,7 @@ class Orders:
         start = getattr(work, "start", None)
         if start is not None and any(source.kind is SourceKind.MANAGER for source in start.sources):
             pending.start_coming = lambda: self._ledger.look(start.model_id).fetch
+            self._readers[start.model_id].append(pending)
         produces = getattr(work, "produces", "")
         if produces:
             self._ledger.promise(produces, pending, isinstance(work, Train) and work.bring)
@@ -73,7 +76,7 @@ class Orders:
         return pending
 
     async def outcome(
-        self, pending: PendingOrder, in_turn: bool = True, beside: Sequence[PendingOrder] = ()
+        self, pending: PendingOrder, in_turn: bool = True, beside: Callable[[], Iterable[PendingOrder]] = tuple
     ) -> Outcome:
         """The outcome of an order; a failure if it makes no progress for the stall timeout of the request.
 
@@ -117,16 +120,30 @@ class Orders:
         """Orders a node to upload a model to this manager.
 
         `older`: the model is older than the group. If the node does not have it, it is lost and will not come later.
-        The order is patient if members may still be at work while it is carried out.
+        Outside of chains the order is patient: members may still be at work while it is carried out.
         """
         order = Order(self._next("send-up"), 0, SendUp(model_id, older, machine()))
         return self._submit(node, order, patient=not PROGRAMS[self._request.program].chained)
 
-    def trainings(self) -> list[PendingOrder]:
-        """The orders of members that may be at work now; in a chain, nobody works beside the member in turn."""
-        if PROGRAMS[self._request.program].chained:
-            return []
-        return [one for one in self._open if isinstance(one.order.work, Train) and not one.outcome.done()]
+    def trainings(self) -> Iterator[PendingOrder]:
+        """The orders of members that may be at work now. In a chain, nobody works beside the member in turn.
+
+        Without those that wait for a model from here: the node that is to send it must not be waited for until they
+        have ended.
+        """
+        for one in () if PROGRAMS[self._request.program].chained else self._open:
+            if isinstance(one.order.work, Train) and not one.outcome.done() and one.start_coming() is None:
+                yield one
+
+    def came(self, model_id: str, since: float) -> None:
+        """A fetch of a model to this manager ended, well or not, which had begun at `since`: its readers waited."""
+        for one in self._readers.get(model_id, ()):
+            if not one.outcome.done():
+                one.start_was_fetched(since, self.time())
+
+    def time(self) -> float:
+        """The time by which this process waits, in seconds."""
+        return self._members.time()
 
     def forget(self, models: Iterable[tuple[str, str]]) -> None:
         """Tells each node to forget its model."""

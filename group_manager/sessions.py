@@ -15,7 +15,8 @@ from group_manager.deadline import UNKNOWN, Need
 LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Orders without an outcome that are remembered for a node that comes back, and orders that it is told to call off.
 MOST_TOLD, MOST_GIVEN_UP = 256, 4096
-#: Waits for its start for which the clocks of an order stand still: another one follows if a holder was lost.
+#: Fetches of its start to this manager for which the clocks of an order stand still. There are several if holders are
+#: lost; but no node may stop its clocks for ever, by asking again and again for a model that cannot be had.
 MOST_WAITS = 3
 #: Absences of a node for which the clocks of an order stand still. During further ones they stand still only for as
 #: long as the node was there before: it cannot hold up a run by coming and going.
@@ -51,10 +52,10 @@ class PendingOrder:
     start: bytes = b""
     #: Is called when `start` is known.
     start_came: Callable[[], None] = lambda: None
-    #: What brings its start to this manager, from which its node gets it, while that is under way.
+    #: What brings its start to this manager, while that is under way; always None if its node gets it elsewhere.
     start_coming: Callable[[], asyncio.Future[None] | None] = lambda: None
-    #: Those of them for which it has waited.
-    waited: list[asyncio.Future[None]] = field(default_factory=list)
+    #: Fetches of its start for which its clocks stood still.
+    waits: int = 0
     #: Absences of its node so far.
     absences: int = 0
     #: Time at which its node last came back, in seconds.
@@ -71,16 +72,16 @@ class PendingOrder:
         """Notes a report about it."""
         self.silence, self.touched = max(self.silence, now - self.touched), now
 
-    def waits(self) -> asyncio.Future[None] | None:
-        """What its node must wait for: its start is on its way to this manager. Whoever sends it has clocks, too."""
-        coming = self.start_coming()
-        if coming is not None and coming not in self.waited:
-            self.waited.append(coming)
-        return coming if len(self.waited) <= MOST_WAITS else None
+    @property
+    def blocked_by(self) -> asyncio.Future[None] | None:
+        """The fetch of its start for which its clocks stand still now: who sends the start has clocks, too."""
+        return self.start_coming() if self.waits < MOST_WAITS else None
 
-    def stood_still(self, since: float, now: float) -> None:
-        """Its node could do nothing since then."""
-        self.touched, self.begun = now, self.begun + now - max(since, self.begun)
+    def start_was_fetched(self, since: float, now: float) -> None:
+        """A fetch of its start ended, which had begun at `since`: its clocks stood still, and go on from `now`."""
+        if self.waits < MOST_WAITS:
+            self.touched, self.begun = now, self.begun + now - max(since, self.begun)
+        self.waits += 1
 
     def forgive(self, left: float, now: float) -> None:
         """Its node was away since `left`, and is back: its clocks stood still, as far as `FREE_ABSENCES` says."""

@@ -17,7 +17,8 @@ _FILES = ("data", "distances", "local_run", "initial_model")
 def differing(found: RunConfig, asked: RunConfig) -> str:
     """The first setting that affects results and is not the same in both; empty if there is none.
 
-    `found` is of a run's record, which has the values that the run has chosen where `asked` gives none.
+    `found` is of a run's record, which has the values that the run has chosen where `asked` gives none. What a run may
+    choose (`MAY_BE_CHOSEN`) is therefore compared only if `asked` gives it.
     """
     for name, one in described(RunConfig).items():
         if one.metadata["panel"] not in (METHOD, TRAINING, OPTIMISER, TASK) and name not in _ALSO:

@@ -61,7 +61,9 @@ class _Walk:
         self._attempt = group.request.attempt * ATTEMPTS
         self._since = 0.0  # time, in seconds, at which the turn of the next member began
         self._disputed: set[str] = set()  # models of which one reader has said that something else came
-        self._by_manager: set[Hop] = set()  # hops whose start comes by way of this manager
+        self._by_manager: set[Hop] = (
+            set()
+        )  # hops whose start comes by way of this manager, though it could come directly
         self._breaks: dict[str, int] = {}  # how often the connections of the nodes had ended at the last declaration
 
     async def recall(self) -> None:
@@ -88,7 +90,7 @@ class _Walk:
             if self._cut_back():
                 return None
             again = self._again(stopped) or self._by_another_way(stopped, orders)
-            stopped = again or self.chain.refuse(*await self._at_fault(stopped))
+            stopped = again or self.chain.refuse(*await self._at_fault(stopped, orders))
         self._carry_out(stopped)
         self._cut_back()
         return None
@@ -135,8 +137,6 @@ class _Walk:
                 if before is None
                 else group.trained_start(before.member, before.model_id, hop.member, hop in self._by_manager)
             )
-            if before is not None and {source.kind for source in start.sources} == {SourceKind.MANAGER}:
-                self._by_manager.add(hop)
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
             pending = group.orders.submit(
                 hop.member, group.orders.key("train", position, self._attempt), work, patient=True
@@ -181,16 +181,19 @@ class _Walk:
             self._release_spare()
         return None
 
-    async def _at_fault(self, failed: Failure) -> tuple[Hop, Failure]:
+    async def _at_fault(self, failed: Failure, orders: deque[HopOrder]) -> tuple[Hop, Failure]:
         """The hop to refuse after a failure of the next hop, or of fetching the result: the next one, or the last."""
         last, following = self.chain.last, self.chain.next
         if following is None:
             assert last is not None
             return last, failed
-        if self._norms is not None and self._norms.missing == following.model_id:
-            return following, failed  # nobody has read its model but this manager
+        missing = self._norms.missing if self._norms is not None else ""
+        if missing == following.model_id:  # its own model could not be had for the measurement
+            return following, failed
+        if last is not None and missing == last.model_id:
+            return last, failed
         # Of a member that was to get its start from here and has stalled, the start may never have come here.
-        withheld = failed.code is FailureCode.STALLED and following in self._by_manager
+        withheld = failed.code is FailureCode.STALLED and _only_by_manager(orders)
         if last is not None and (withheld or failed.code in BAD_MODEL):
             # The reader's word is not enough: the reader may be the one that fails, or lies.
             seen = await self._group.models.collect(last.model_id, self._group.request.tensors)
@@ -234,3 +237,10 @@ class _Walk:
 
     def _release_spare(self) -> None:
         self._group.models.release(self.chain.spare(self._group.orders.holds))
+
+
+def _only_by_manager(orders: deque[HopOrder]) -> bool:
+    """Whether the member in turn can get its start from this manager alone."""
+    work = orders[0][2].order.work if orders else None
+    start = work.start if isinstance(work, Train) else None
+    return start is not None and {source.kind for source in start.sources} == {SourceKind.MANAGER}

@@ -39,7 +39,7 @@ async def ask(group: Group) -> GroupResult | Failure:
             asked.append((position, member, group.orders.submit(member, key, work, patient=True)))
     everyone = [pending for *_, pending in asked]
     for position, member, pending in asked:
-        outcome = await group.orders.outcome(pending, in_turn=False, beside=everyone)
+        outcome = await group.orders.outcome(pending, in_turn=False, beside=lambda: everyone)
         if isinstance(outcome, Failure):
             group.orders.cancel(pending)
             group.reports.skipped(member, outcome)

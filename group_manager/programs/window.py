@@ -115,7 +115,7 @@ async def _trained(
             if not work.bring:
                 ordered(member, model_id, pending)
         position, member, model_id, pending = window.popleft()
-        outcome = await group.orders.outcome(pending, in_turn=False, beside=[order for *_, order in window])
+        outcome = await group.orders.outcome(pending, in_turn=False, beside=lambda: [order for *_, order in window])
         if isinstance(outcome, Trained):
             outcome = group.models.arrived(model_id, outcome)
         else:

@@ -19,7 +19,7 @@ from fedgsp.messages import (
     Progress,
 )
 from group_manager.members import Members
-from group_manager.sessions import MOST_WAITS, Session
+from group_manager.sessions import Session
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 
@@ -195,24 +195,6 @@ async def test_the_stall_clock_starts_when_somebody_waits() -> None:
     assert not waiting.done()
     members.report(session, Done(KEY, RESULT))
     assert await waiting == RESULT
-
-
-async def test_an_order_whose_start_is_on_its_way_to_the_manager_does_not_stall_but_not_for_ever() -> None:
-    members, clock = Members(), Clock()
-    await members.attach("n1")
-    pending = members.submit("n1", ORDER)
-    coming = [asyncio.get_running_loop().create_future() for _ in range(MOST_WAITS + 1)]
-    pending.start_coming = lambda: next((one for one in coming if not one.done()), None)
-    waiting = asyncio.create_task(members.outcome(pending, 30))
-    for one in coming[:MOST_WAITS]:
-        await let_others_run()
-        clock.advance(3600)
-        await let_others_run()
-        assert not waiting.done()
-        one.set_result(None)
-    await let_others_run()
-    clock.advance(31)
-    assert code(await waiting) is FailureCode.STALLED
 
 
 async def test_progress_puts_a_stall_off() -> None:

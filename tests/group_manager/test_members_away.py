@@ -244,7 +244,7 @@ async def test_a_patient_order_waits_while_others_work_and_no_longer() -> None:
     _, (pending,) = await away(members, True)
     await members.attach("n2", process="q")
     other = members.submit("n2", Order(key(9), 4, Describe()))
-    waiting = asyncio.create_task(members.outcome(pending, STALL_S, in_turn=False, beside=[other]))
+    waiting = asyncio.create_task(members.outcome(pending, STALL_S, in_turn=False, beside=lambda: [other]))
     await let_others_run()
     clock.advance(RETURN_S + 5)
     await let_others_run()

@@ -9,7 +9,7 @@ import pytest
 from fedgsp.messages import Describe, Described, Done, FailureCode, Order, OrderKey, OrderProgress, Progress
 from group_manager.members import Members
 from group_manager.pace import SLOWER, Pace
-from group_manager.sessions import Session
+from group_manager.sessions import MOST_WAITS, Session
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 
@@ -100,3 +100,29 @@ def test_a_silent_site_may_be_far_slower_than_is_typical_of_others() -> None:
     assert pace.most_s(("evaluate", "n1", 1), STALL_TIMEOUT_S, computes=False) == STALL_TIMEOUT_S
     # One slow node does not choose what is typical.
     assert pace.most_s(("train", "n2", 1), STALL_TIMEOUT_S, computes=False) == 12.0 * SLOWER
+
+
+async def test_the_clocks_of_an_order_stand_still_while_its_start_comes_but_not_for_ever() -> None:
+    members, clock = Members(), Clock()
+    await members.attach("n1")
+    pending = members.submit("n1", Order(key(1), 5, Describe()))
+    coming: list[asyncio.Future[None]] = []
+    pending.start_coming = lambda: coming[-1] if coming else None
+    waiting = asyncio.create_task(members.outcome(pending, STALL_TIMEOUT_S))
+    for _ in range(MOST_WAITS):
+        await let_others_run()
+        clock.advance(STALL_TIMEOUT_S - 1)  # the fetch begins when the node has waited for long
+        began = members.time()
+        coming.append(asyncio.get_running_loop().create_future())
+        clock.advance(3600)
+        await let_others_run()
+        assert not waiting.done()
+        pending.start_was_fetched(began, members.time())
+        coming.pop().set_result(None)
+    await let_others_run()
+    clock.advance(STALL_TIMEOUT_S - 1)
+    await let_others_run()
+    assert not waiting.done()
+    coming.append(asyncio.get_running_loop().create_future())
+    clock.advance(2)
+    assert getattr(await waiting, "code", None) is FailureCode.STALLED
