@@ -61,9 +61,8 @@ class _Walk:
         self._attempt = group.request.attempt * ATTEMPTS
         self._since = 0.0  # time, in seconds, at which the turn of the next member began
         self._disputed: set[str] = set()  # models of which one reader has said that something else came
-        self._by_manager: set[Hop] = (
-            set()
-        )  # hops whose start comes by way of this manager, though it could come directly
+        #: Hops whose start comes by way of this manager, though the node that has it could be dialled.
+        self._by_manager: set[Hop] = set()
         self._breaks: dict[str, int] = {}  # how often the connections of the nodes had ended at the last declaration
 
     async def recall(self) -> None:
@@ -130,6 +129,8 @@ class _Walk:
 
     def _declare(self) -> deque[HopOrder]:
         group, request, orders = self._group, self._group.request, deque[HopOrder]()
+        if self._norms is not None:
+            self._norms.missing = ""
         self._breaks = {hop.member.node: group.members.breaks(hop.member.node) for hop in self.chain.hops}
         for position, before, hop in self.chain.declare(self._attempt):
             start = (
