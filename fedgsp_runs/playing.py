@@ -26,7 +26,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
-from fedgsp_runs.source import Source, source_of
+from fedgsp_runs.source import source_of
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
 from top_server.recorded import is_finished
@@ -74,7 +74,7 @@ def run(
     made = _made(task, options or {})
     directory = _claimed(run_dir, scheme)
     try:
-        source = source_of(task, directory) if callable(task) else Source(task, None)
+        source = source_of(task, directory)
     except TaskError:
         with contextlib.suppress(OSError):  # unless something else is there
             directory.rmdir()
@@ -104,7 +104,8 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     Raises ConfigError if the run has other settings than these, or cannot be resumed, and UserError as `run` does.
     """
     found, files = Run(directory), RunDirectory(directory)
-    asked = _asked(directory, found.settings, **told)
+    source = source_of(told.get("task", "digits"), directory)
+    asked = _asked(found.settings, **{**told, "task": source.name})
     if name := differing(found.settings, asked):
         raise ConfigError(
             f"{directory} has {name}={getattr(found.settings, name)!r}, and {getattr(asked, name)!r} is asked for",
@@ -113,9 +114,7 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     if is_finished(found.events):
         return found
     if is_in(files):
-        task = told.get("task")
-        folder = source_of(task, directory).folder if callable(task) else None
-        return _resumed(directory, folder or directory.resolve(), told.get("progress", True))
+        return _resumed(directory, source.folder or directory.resolve(), told.get("progress", True))
     raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
 
 
@@ -126,10 +125,9 @@ def _resumed(directory: Path, folder: Path, progress: bool) -> Run:
 
 
 def _asked(
-    directory: Path,
     found: RunConfig,
-    task: str | Callable[..., Task] = "digits",
     *,
+    task: str,
     options: Mapping[str, Any] | None = None,
     scheme: str = "fedgsp",
     clients: int | None = None,
@@ -137,14 +135,17 @@ def _asked(
     progress: bool = True,
     **settings: Any,
 ) -> RunConfig:
-    """The settings of a run with these arguments of `run`, as far as they affect results."""
+    """The settings of a run with these arguments of `run`, as far as they affect results.
+
+    Without `clients`, a run has all clients of its task. The options of the task decide how many these are.
+    """
     _check_names(settings)
     told = {
         **settings,
-        "task": source_of(task, directory).name if callable(task) else task,
+        "task": task,
         "task_option": options or {},
         "scheme": scheme,
-        "clients": found.clients if clients is None else clients,  # without options of the task it has as many
+        "clients": found.clients if clients is None else clients,
     }
     return parse(RunConfig, _toml(told), Path("run()"))
 

@@ -46,11 +46,13 @@ class Source:
             (self.folder / f"{self.name.partition(':')[0]}.py").write_text(self.text, encoding="utf-8")
 
 
-def source_of(task: Callable[..., Any], folder: Path) -> Source:
+def source_of(task: str | Callable[..., Any], folder: Path) -> Source:
     """Where processes find a task: a class of a module there, one of a notebook or a script in a module in `folder`.
 
-    Raises TaskError if that is not possible.
+    A text is the name of a task. Raises TaskError if processes cannot find it.
     """
+    if isinstance(task, str):
+        return Source(task, None)
     name = getattr(task, "__qualname__", "")
     if not callable(task) or "." in name or not name.isidentifier():
         raise TaskError(f"the task {task!r} is no class of a module", "define it at the top level of a module or cell")

@@ -243,10 +243,10 @@ class Members:
                 await asyncio.wait([pending.outcome], timeout=wait_s)
                 continue
             ended: list[asyncio.Future[Any]] = [pending.outcome, *([session.left] if session is not None else [])]
-            now, whose, limits = self.time(), _whose(pending), self._limits(pending, stall_timeout_s)
             if coming := pending.blocked_by:
                 await asyncio.wait([*ended, coming], return_when=asyncio.FIRST_COMPLETED)
                 continue
+            now, whose, limits = self.time(), _whose(pending), self._limits(pending, stall_timeout_s)
             if now >= limits.stalls:
                 self._pace.note_stall(whose, limits.given_s, limits.most_s)
                 return _stalled(pending, limits.given_s, limits.most_s)

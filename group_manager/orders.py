@@ -51,6 +51,7 @@ class Orders:
         self._members = members
         self._ledger = ledger
         self._tickets = tickets
+        self._chained = PROGRAMS[request.program].chained
         self._open: list[PendingOrder] = []
         #: Model id -> orders whose nodes may get it from this manager.
         self._readers: defaultdict[str, list[PendingOrder]] = defaultdict(list)
@@ -123,7 +124,7 @@ class Orders:
         Outside of chains the order is patient: members may still be at work while it is carried out.
         """
         order = Order(self._next("send-up"), 0, SendUp(model_id, older, machine()))
-        return self._submit(node, order, patient=not PROGRAMS[self._request.program].chained)
+        return self._submit(node, order, patient=not self._chained)
 
     def trainings(self) -> Iterator[PendingOrder]:
         """The orders of members that may be at work now. In a chain, nobody works beside the member in turn.
@@ -131,7 +132,7 @@ class Orders:
         Without those that wait for a model from here: the node that is to send it must not be waited for until they
         have ended.
         """
-        for one in () if PROGRAMS[self._request.program].chained else self._open:
+        for one in () if self._chained else self._open:
             if isinstance(one.order.work, Train) and not one.outcome.done() and one.start_coming() is None:
                 yield one
 

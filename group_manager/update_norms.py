@@ -34,13 +34,11 @@ class Norms(Lengths):
             if not group.program.makes_model and (request.start is None or start_id != request.start.id):
                 group.models.forget_copy(start_id)  # no other member starts from it
         model = await group.models.collect(model_id, request.tensors)
-        self.missing = ""
-        for one, came in ((start_id, start), (model_id, model)):
-            if isinstance(came, Failure):
-                self.missing = one
-                return came
-        assert isinstance(start, Weights)
-        assert isinstance(model, Weights)
+        self.missing = start_id if isinstance(start, Failure) else model_id if isinstance(model, Failure) else ""
+        if isinstance(start, Failure):
+            return start
+        if isinstance(model, Failure):
+            return model
         # In a chain the next member starts from this model; in other groups the next member may start from the same
         # start.
         self._last = (model_id, model) if group.program.chained else (start_id, start)

@@ -10,8 +10,10 @@ from top_server.fitted import MAY_BE_CHOSEN
 
 #: Settings of other panels that affect results.
 _ALSO = ("clients", "update_norm_limit", "wire_dtype", "local_run")
+#: Options that are files. Several are separated by commas.
+FILES = ("data", "distances")
 #: Settings and options that name files. The same file may have another place.
-_FILES = ("data", "distances", "local_run", "initial_model")
+_PLACES = (*FILES, "local_run", "initial_model")
 
 
 def differing(found: RunConfig, asked: RunConfig) -> str:
@@ -36,4 +38,4 @@ def differing(found: RunConfig, asked: RunConfig) -> str:
 def _comparable(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _comparable(key, text) for key, text in value.items()}
-    return [PurePath(path).name for path in str(value).split(",")] if name in _FILES and value is not None else value
+    return [PurePath(path).name for path in str(value).split(",")] if name in _PLACES and value is not None else value

@@ -1,7 +1,7 @@
 """Says in the log what a run waits for, if nothing has happened in it for long.
 
-Slow work is no fault, so nothing is ended. But code of a package that never returns, or a fault of FedGSP, would
-otherwise look like slow work for ever.
+Nothing is ended, because clients may be slow. Without these lines, a user could not tell a slow client from code of a
+package that never returns, or from a fault of FedGSP.
 """
 
 import asyncio

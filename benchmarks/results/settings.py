@@ -10,9 +10,8 @@ from fedgsp.errors import ConfigError
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
+from top_server.compared import FILES
 
-#: Options that are files. Several are separated by commas.
-FILES = ("data", "distances")
 #: Settings of this machine.
 _LEFT_OUT = ("listen", "manager_ports", "run_dir", "local_run")
 _SERVICE = "grpc://"

@@ -8,7 +8,7 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 import functools
 from collections import deque
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Start, Train, Trained
 from fedgsp.weights import Weights
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
@@ -116,8 +116,7 @@ class _Walk:
         """
         if stopped.code is not FailureCode.STALLED or not orders:
             return None
-        hop, _, pending = orders[0]
-        start = pending.order.work.start if isinstance(pending.order.work, Train) else None
+        (hop, _, pending), start = orders[0], _start_in_turn(orders)
         if start is None or pending.start or hop in self._by_manager:
             return None
         if [source.kind for source in start.sources] != [SourceKind.NODE, SourceKind.MANAGER]:
@@ -194,7 +193,9 @@ class _Walk:
         if last is not None and missing == last.model_id:
             return last, failed
         # Of a member that was to get its start from here and has stalled, the start may never have come here.
-        withheld = failed.code is FailureCode.STALLED and _only_by_manager(orders)
+        start = _start_in_turn(orders)
+        by_manager = start is not None and {source.kind for source in start.sources} == {SourceKind.MANAGER}
+        withheld = failed.code is FailureCode.STALLED and by_manager
         if last is not None and (withheld or failed.code in BAD_MODEL):
             # The reader's word is not enough: the reader may be the one that fails, or lies.
             seen = await self._group.models.collect(last.model_id, self._group.request.tensors)
@@ -240,8 +241,7 @@ class _Walk:
         self._group.models.release(self.chain.spare(self._group.orders.holds))
 
 
-def _only_by_manager(orders: deque[HopOrder]) -> bool:
-    """Whether the member in turn can get its start from this manager alone."""
+def _start_in_turn(orders: deque[HopOrder]) -> Start | None:
+    """From where the member in turn gets its start."""
     work = orders[0][2].order.work if orders else None
-    start = work.start if isinstance(work, Train) else None
-    return start is not None and {source.kind for source in start.sources} == {SourceKind.MANAGER}
+    return work.start if isinstance(work, Train) else None
