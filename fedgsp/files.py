@@ -51,7 +51,7 @@ def read_secret(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
 def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
     """Puts a file in its place at once, for this user alone: a reader sees the old file or the new one.
 
-    A `lasting` file survives the crash of the machine. Raises RunError if the file cannot be written.
+    A `lasting` file survives a power cut. Raises RunError if the file cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -61,10 +61,21 @@ def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         fresh.replace(path)
+        if lasting:
+            sync(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise not_written(path, error) from error
+
+
+def sync(path: Path) -> None:
+    """Makes sure that the bytes of a file, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def file_version(path: os.PathLike[str]) -> tuple[int, ...]:

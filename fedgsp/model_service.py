@@ -17,7 +17,7 @@ from fedgsp.landing import Landing
 from fedgsp.limits.gate import host_of, peer_of
 from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
-from fedgsp.messages import FailureCode
+from fedgsp.messages import Failure, FailureCode
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.names import is_text
@@ -33,6 +33,8 @@ from fedgsp.windows import is_here
 TAKE_TIMEOUT_S = 60.0
 #: Most calls at once for one model and one caller. A node fetches a model once, unless it lost its connection.
 MOST_FETCHES, MOST_UPLOADS = 8, 1
+#: A slow link, a cancelled wait and a full disk of the receiver say nothing against a model.
+_BLAMELESS = (FailureCode.STALLED, FailureCode.CANCELLED, FailureCode.NO_ROOM)
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ class ModelServicer:
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
     `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes. They go
     to the `landing(id)` or, if there is none, into the store.
-    `served(id, caller, bytes)` is told of every model that a caller got. With `bases`, models may travel coded.
+    `served(id, caller, bytes)` is told of every model that a caller got, and `no_room(id, failure)` of every upload
+    for which this process has no memory or no disk. With `bases`, models may travel coded.
     """
 
     def __init__(
@@ -56,11 +59,13 @@ class ModelServicer:
         served: Callable[[str, Caller, int], None] = lambda *_: None,
         bases: Bases | None = None,
         landing: Callable[[str], Landing | None] = lambda _: None,
+        no_room: Callable[[str, Failure], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._landing = landing
         self._bases = bases
         self._served = served
+        self._no_room = no_room
         self._wanted = wanted
         self._may_upload = may_upload
         self._max_bytes = max_bytes
@@ -186,8 +191,10 @@ class ModelServicer:
                 else:
                     self._store.put(ref.id, weights)
         except WeightsError as error:
-            # A slow link or a cancelled wait says nothing against the model.
-            blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
+            if error.failure.code is FailureCode.NO_ROOM:
+                logger.error("%s", error.failure.detail)
+                self._no_room(coming, error.failure)
+            blameless = error.failure.code in _BLAMELESS
             await refuse(
                 context,
                 grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT,

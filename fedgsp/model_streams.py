@@ -202,9 +202,8 @@ async def received(
     try:
         weights = Weights(header.tensors, make_room(ref.size), bfloat16=header.encoding == BFLOAT16)
     except (OSError, MemoryError):
-        raise WeightsError(
-            FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
-        ) from None
+        why = f"{what} has {ref.size} bytes, for which there is no memory"
+        raise WeightsError(FailureCode.NO_ROOM, why) from None
     filling = await _filling(header, what, weights, bases, send_receipt)
     finiteness, hasher, trip = Finiteness(weights), blake3(), _Trip()
 
@@ -214,8 +213,8 @@ async def received(
                 hasher.update(came.data)  # while the bytes are in the processor's cache
                 finiteness.filled_to(filling.filled)
                 let_go(came)
-        except OSError as error:  # the sender is not to blame
-            raise WeightsError(FailureCode.STALLED, f"{what}: no disk for its bytes: {error.strerror}") from None
+        except OSError as error:
+            raise WeightsError(FailureCode.NO_ROOM, f"{what}: no disk for its bytes: {error.strerror}") from None
 
     async for part in _content(stream, header, what, send_receipt, trip):
         if isinstance(part, chunks.Digest):

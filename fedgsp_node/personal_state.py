@@ -1,7 +1,6 @@
 """Tensors that stay with the clients of a node, such as heads; on disk if the node has a state directory."""
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
-from fedgsp.files import check_regular
+from fedgsp.files import check_regular, sync
 from fedgsp.owners import check_tree
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -114,7 +113,9 @@ class PersonalState:
                     {name: np.asarray(array, order="C") for name, array in arrays.items()}, {"label": label}
                 )
             )
-            os.replace(aside, path)
+            sync(aside)
+            aside.replace(path)
+            sync(path.parent)  # what was published must be known after a power cut, too: it is never drawn twice
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)

@@ -1,10 +1,12 @@
 """What a program gets to run one group."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from fedgsp.channels import Channels
+from fedgsp.errors import RunError
 from fedgsp.messages import (
     Failure,
     GroupEvent,
@@ -56,7 +58,19 @@ class Group:
         self.models = Models(request, self.ledger, self.orders, self.reports, shelf, channels, tickets)
 
     async def play(self) -> GroupResult | Failure:
-        """Runs the program of the group to its end."""
+        """Runs the program of the group to its end. Raises RunError if this manager has no room for a model."""
+        playing = asyncio.create_task(self._play(), name=f"program of group {self.request.group}")
+        try:
+            either: list[asyncio.Future[Any]] = [playing, self.models.full]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                return playing.result()
+            raise RunError(f"the group manager is full: {self.models.full.result()}", "make room on its machine")
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+
+    async def _play(self) -> GroupResult | Failure:
         await self.models.make_start()
         outcome: GroupResult | Failure = await self.program.load()(self)
         return outcome

@@ -32,8 +32,9 @@ from group_manager.sessions import Outcome
 from group_manager.shelves import Shelf
 from group_manager.tickets import Tickets
 
-#: Longest wait for a top server that does not fetch the models that are reserved for it.
-RESERVED_TIMEOUT_S = 600.0
+#: Longest wait for a top server that does not fetch the models that are reserved for it: so many seconds, and the time
+#: that their bytes take over a link of so many bytes per second.
+RESERVED_TIMEOUT_S, THIN_LINK = 600.0, 20_000
 #: Models reserved for the top server at once; bounds memory for any number of members.
 MOST_RESERVED = 4
 #: Failures of a start that may be other ones the next time: its nodes come back.
@@ -53,6 +54,10 @@ class Models:
     _tickets: Tickets
     #: By model id: where an upload goes that is not for the store.
     landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
+    #: By model id: why there was no room for an upload.
+    no_room: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Done, with the reason, when there is no memory or no disk for a model here. No member is to blame for that.
+    full: asyncio.Future[str] = dataclasses.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def room_ahead(self) -> RoomAhead:
@@ -145,7 +150,7 @@ class Models:
             if not pending.outcome.done():
                 self._orders.cancel(pending)
         if isinstance(outcome, Failure):
-            raise WeightsError(outcome.code, outcome.detail)
+            raise _not_sent(outcome)
         weights = landing.came
         if weights is None:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, _did_not_send(node, model_id))
@@ -163,8 +168,9 @@ class Models:
 
     async def reserve(self, model_id: str) -> ModelRef | Failure:
         """Brings a model here, where it stays until the top server forgets it. Its maker is told to forget it."""
+        most_bytes = MOST_RESERVED * self._request.max_model_bytes
         try:
-            async with asyncio.timeout(RESERVED_TIMEOUT_S):
+            async with asyncio.timeout(RESERVED_TIMEOUT_S + most_bytes / THIN_LINK):
                 await self._store.fewer_than(MOST_RESERVED, self._ledger.reserved)
         except TimeoutError:
             return Failure(FailureCode.STALLED, "the top server does not fetch the models that wait for it")
@@ -226,6 +232,8 @@ class Models:
         except WeightsError as error:
             if error.failure.code is FailureCode.WRONG_DIGEST:
                 self._ledger.look(model_id).wrong = error.failure
+            if error.failure.code is FailureCode.NO_ROOM and not self.full.done():
+                self.full.set_result(error.failure.detail)
             self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
@@ -277,8 +285,10 @@ class Models:
         outcome = await self._orders.outcome(pending, beside=self._orders.trainings)
         if not pending.outcome.done():  # it has stalled: a further order must not meet this one
             self._orders.cancel(pending)
+        if model_id in self.no_room and model_id not in self._store:
+            raise WeightsError(FailureCode.NO_ROOM, self.no_room.pop(model_id))
         if isinstance(outcome, Failure):
-            raise WeightsError(outcome.code, outcome.detail)
+            raise _not_sent(outcome)
         if model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, _did_not_send(node, model_id))
         weights = self._store.held(model_id)
@@ -297,6 +307,11 @@ def _reported(model_id: str, outcome: Outcome) -> bytes:
     """
     refs = (getattr(outcome, "ref", None), getattr(outcome, "update", None))
     return next((ref.digest for ref in refs if ref is not None and ref.id == model_id), b"")
+
+
+def _not_sent(why: Failure) -> WeightsError:
+    """The error for a node that did not send its model, by its own word: it cannot know of the room here."""
+    return WeightsError(FailureCode.UNREACHABLE if why.code is FailureCode.NO_ROOM else why.code, why.detail)
 
 
 def _did_not_send(node: str, model_id: str) -> str:

@@ -112,7 +112,7 @@ class Orders:
             key = self.key("recall", number, self._request.attempt)
             recalls.append(self._submit(node, Order(key, 0, Recall(prefix, tuple(model_ids)))))
         for pending in recalls:
-            outcome = await self.outcome(pending)
+            outcome = await self.outcome(pending, in_turn=False)  # all nodes answer at the same time
             if isinstance(outcome, Recalled):
                 for model_id in set(outcome.model_ids):  # `Members` has refused models that were not asked for
                     self._ledger.promise(model_id, pending)

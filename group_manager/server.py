@@ -211,6 +211,12 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         """Whether an upload of this model is expected."""
         return any(group.ledger.expects(model_id) or model_id in group.models.landings for group in self._groups)
 
+    def no_room(self, model_id: str, why: Failure) -> None:
+        """There is no memory or no disk here for an upload."""
+        for group in self._groups:
+            if group.ledger.expects(model_id):
+                group.models.no_room[model_id] = why.detail
+
     def landing(self, model_id: str) -> Landing | None:
         """Where the upload of a model goes; None for the store."""
         found = (group.models.landings.get(model_id) for group in self._groups)
@@ -319,6 +325,7 @@ async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = N
             groups.served,
             bases,
             groups.landing,
+            groups.no_room,
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(

@@ -32,7 +32,7 @@ class FailureCode(IntEnum):
     NO_SUCH_MODEL = 20
     #: The stream ended before all bytes of the model.
     CUT_SHORT = 21
-    #: The model has more bytes than announced, than allowed, or than fit into memory.
+    #: The model has more bytes than announced, or than allowed.
     TOO_LONG = 22
     #: The bytes do not have the announced digest.
     WRONG_DIGEST = 23
@@ -44,6 +44,8 @@ class FailureCode(IntEnum):
     BAD_STREAM = 26
     #: The update is much longer than the updates of other clients; see `--update-norm-limit`.
     LONG_UPDATE = 27
+    #: The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender.
+    NO_ROOM = 28
     #: The user's task raised an exception or returned something invalid.
     TASK_RAISED = 30
     #: A training made weights that are NaN or infinite. The node says so itself, and sends no model.

@@ -53,7 +53,7 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_CUT_SHORT: _FailureCode.ValueType  # 21
     """The stream ended before all bytes of the model."""
     FAILURE_CODE_TOO_LONG: _FailureCode.ValueType  # 22
-    """The model has more bytes than announced, than allowed, or than fit into memory."""
+    """The model has more bytes than announced, or than allowed."""
     FAILURE_CODE_WRONG_DIGEST: _FailureCode.ValueType  # 23
     """The bytes do not have the announced digest."""
     FAILURE_CODE_WRONG_SHAPES: _FailureCode.ValueType  # 24
@@ -64,6 +64,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """The messages of a stream of weights break the protocol."""
     FAILURE_CODE_LONG_UPDATE: _FailureCode.ValueType  # 27
     """The update is much longer than the updates of other clients; see `--update-norm-limit`."""
+    FAILURE_CODE_NO_ROOM: _FailureCode.ValueType  # 28
+    """The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender."""
     FAILURE_CODE_TASK_RAISED: _FailureCode.ValueType  # 30
     """30 to 39: the user's code.
 
@@ -137,7 +139,7 @@ The process does not hold this model and will not get it.
 FAILURE_CODE_CUT_SHORT: FailureCode.ValueType  # 21
 """The stream ended before all bytes of the model."""
 FAILURE_CODE_TOO_LONG: FailureCode.ValueType  # 22
-"""The model has more bytes than announced, than allowed, or than fit into memory."""
+"""The model has more bytes than announced, or than allowed."""
 FAILURE_CODE_WRONG_DIGEST: FailureCode.ValueType  # 23
 """The bytes do not have the announced digest."""
 FAILURE_CODE_WRONG_SHAPES: FailureCode.ValueType  # 24
@@ -148,6 +150,8 @@ FAILURE_CODE_BAD_STREAM: FailureCode.ValueType  # 26
 """The messages of a stream of weights break the protocol."""
 FAILURE_CODE_LONG_UPDATE: FailureCode.ValueType  # 27
 """The update is much longer than the updates of other clients; see `--update-norm-limit`."""
+FAILURE_CODE_NO_ROOM: FailureCode.ValueType  # 28
+"""The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender."""
 FAILURE_CODE_TASK_RAISED: FailureCode.ValueType  # 30
 """30 to 39: the user's code.
 

@@ -69,10 +69,13 @@ async def collect(group: Group) -> GroupResult | Failure:
 
 async def forget(group: Group) -> GroupResult | Failure:
     """Lets the nodes forget the members' own models."""
-    for position, member in enumerate(group.request.members):
-        if own := _own_model(member):
-            work = Release((own,), own=True)
-            await group.orders.outcome(group.orders.submit(member, group.orders.key("forget", position), work))
+    forgetting = [
+        group.orders.submit(member, group.orders.key("forget", position), Release((own,), own=True))
+        for position, member in enumerate(group.request.members)
+        if (own := _own_model(member))
+    ]
+    for pending in forgetting:
+        await group.orders.outcome(pending, in_turn=False)
     return group.result()
 
 

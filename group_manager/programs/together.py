@@ -47,7 +47,7 @@ async def mean(group: Group, results: Sequence[MemberResult]) -> Weights | Failu
     try:
         folding = _Folding(BlockMean(group.request.tensors, [one.member.weight for one in results]))
     except (OSError, MemoryError) as error:
-        return Failure(FailureCode.TOO_LONG, f"no memory is left to fold the models together: {error}")
+        return Failure(FailureCode.NO_ROOM, f"no memory is left to fold the models together: {error}")
     tasks = [asyncio.create_task(folding.run(), name="fold")]
     for one, place in zip(results, folding.places, strict=True):
         assert isinstance(one.outcome, Trained)

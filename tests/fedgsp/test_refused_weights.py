@@ -162,4 +162,4 @@ async def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
         raise OSError("Cannot allocate memory")
 
     failure = await answer_to([header(), data(BYTES), digest()], make_room=full)
-    assert failure == Failure(FailureCode.TOO_LONG, "model 'm' has 40 bytes, for which there is no memory")
+    assert failure == Failure(FailureCode.NO_ROOM, "model 'm' has 40 bytes, for which there is no memory")

@@ -14,6 +14,7 @@ import grpc.aio
 from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER
+from fedgsp.memory import room
 from fedgsp.messages import (
     Attached,
     Described,
@@ -41,6 +42,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.spill import Room
 from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
@@ -93,7 +95,8 @@ class Manager:
 
 
 @asynccontextmanager
-async def manager() -> AsyncIterator[Manager]:
+async def manager(make_room: Room = room) -> AsyncIterator[Manager]:
+    """`make_room` makes memory for what nodes upload."""
     members, store, top = Members(), ModelStore(), ModelStore()
     top.put("start", START)
     async with Channels() as channels, serving(models_of(top).add_to) as served_top:
@@ -101,7 +104,13 @@ async def manager() -> AsyncIterator[Manager]:
             members, store, channels, Source(SourceKind.MANAGER, "m0", "not yet known"), ISSUER, Door()
         )
         models = ModelServicer(
-            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, landing=groups.landing
+            store,
+            groups.wanted,
+            groups.expected,
+            lambda: groups.max_model_bytes,
+            make_room,
+            landing=groups.landing,
+            no_room=groups.no_room,
         )
 
         def register(server: grpc.aio.Server) -> None:

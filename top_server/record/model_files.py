@@ -1,7 +1,6 @@
 """Files of models: safetensors. A file is written under another name and renamed, so it is never half a file."""
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
-from fedgsp.files import check_regular
+from fedgsp.files import check_regular, sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,3 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
         )
     except (KeyError, ValueError) as error:
         raise DataError(f"{path} does not say which run made it ({error})", "use a checkpoint of a run") from None
-
-
-def sync(path: Path) -> None:
-    """Makes sure that the bytes of a file, or the names in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

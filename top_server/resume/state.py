@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
-from fedgsp.files import parse_json, read_file
+from fedgsp.files import parse_json, read_file, sync
 from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
 from top_server.merging import Merging
@@ -151,10 +151,10 @@ def _write(
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
         (aside / _FILE).write_text(json.dumps({**document, "files": sizes}), encoding="utf-8")
         for path in (*aside.iterdir(), aside):
-            model_files.sync(path)
+            sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
-        model_files.sync(directory.state)  # before the oldest goes: after a power cut one of them is whole
+        sync(directory.state)  # before the oldest goes: after a power cut one of them is whole
         for _, other in _folders(directory)[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
