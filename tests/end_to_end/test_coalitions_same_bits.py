@@ -226,7 +226,7 @@ def told_apart(kind: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
     ("kind", "layout"),
     [
         pytest.param("pairwise", "one node", marks=pytest.mark.slow),
-        ("pairwise", "mixed up"),
+        pytest.param("pairwise", "mixed up", marks=pytest.mark.slow),
         pytest.param("largest", "mixed up", marks=pytest.mark.slow),
         ("shared", "one node"),
     ],
@@ -275,7 +275,7 @@ def of_blobs(**changes: Any) -> CoalitionReference:
     ("scheme", "kept"),
     [
         pytest.param("ditto", True, id="ditto-kept"),
-        pytest.param("pfedme", False, id="pfedme-lost"),
+        pytest.param("pfedme", False, marks=pytest.mark.slow, id="pfedme-lost"),
         pytest.param("ditto", False, marks=pytest.mark.slow, id="ditto-lost"),
         pytest.param("pfedme", True, marks=pytest.mark.slow, id="pfedme-kept"),
     ],

@@ -30,7 +30,12 @@ async def played(folder: Path, wire: str, peers: bool, **changes: Any) -> Finish
         ("fedgsp", True, {}),
         pytest.param("fedgsp", False, {"wire_dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param("fedavg", False, {"sampling_rate": 1.0}, marks=pytest.mark.slow),
-        ("fedgsp", False, {"optimizer": "adamw", "optimizer_state": "relayed", "learning_rate": 0.001}),
+        pytest.param(
+            "fedgsp",
+            False,
+            {"optimizer": "adamw", "optimizer_state": "relayed", "learning_rate": 0.001},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_a_coded_run_has_the_same_bits_and_its_history_says_how_many_bytes_travelled(

@@ -36,8 +36,8 @@ OF_GROUPINGS = {
     "hcct": ALPHA,
     "kmeans": {"clusters": "2"},
 }
-#: Each of these groupings meets every merge, training, aggregation and program that it can; so do the slow others.
-OFTEN = ("fedcollab", "icg")
+#: Each grouping meets every merge, training, aggregation and program that it can: these always, the others on demand.
+OFTEN = ("icg",)
 #: Merges after which all clients have the same model; else results are told for each.
 ONE_MODEL = (
     "mean",

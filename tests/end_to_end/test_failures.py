@@ -66,7 +66,7 @@ async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: 
     ("scheme", "fault", "reason"),
     [
         ("fedgsp", "raises", "the scanner is offline (faulty_task.py:"),
-        ("fedavg", "diverges", "lower --learning-rate"),
+        pytest.param("fedavg", "diverges", "lower --learning-rate", marks=pytest.mark.slow),
         pytest.param("fedavg", "raises", "the scanner is offline (faulty_task.py:", marks=pytest.mark.slow),
         pytest.param("fedgsp", "diverges", "lower --learning-rate", marks=pytest.mark.slow),
     ],

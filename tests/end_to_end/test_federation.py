@@ -113,6 +113,7 @@ def told(line: str) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_a_hospital_by_the_page_on_deployment_until_it_is_revoked(tmp_path: Path, port: int) -> None:
     invite = next(line for line in commands("docs/deployment.md", "3. Invite the hospitals") if "hungarian" in line)
     enrol, check, start, *_ = commands("docs/deployment.md", "5. Start the nodes")

@@ -100,7 +100,7 @@ def hosts(layout: str, **changes: Any) -> list[NodeSettings]:
 #: These are played also without a way between nodes.
 ON_ONE_NODE = ("hcct", "independent")
 #: Another case has all that is in these. They are played on demand, as everything that is in neither table.
-SELDOM = ("maxfl", "hcct, first epoch together", "global")
+SELDOM = ("maxfl", "hcct, first epoch together", "hcct, sketch", "global")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,7 @@ async def test_personal_heads_of_one_node_give_the_oracles_bits(tmp_path: Path, 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_personal_heads_of_several_nodes_give_the_oracles_bits(tmp_path: Path) -> None:
     """Nodes make fresh heads while others train; in threads of one process they would share torch's random numbers."""
     flags = ["--scheme", "hcct-p", "--rounds", "3", "--batch-size", "40", "--learning-rate", "0.05"]

@@ -66,9 +66,7 @@ async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: P
     "scheme",
     [
         "maxfl-hcct",
-        "flsc",
-        "hcct-p",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("maxfl", "ifca", "fesem")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("flsc", "hcct-p", "maxfl", "ifca", "fesem")),
     ],
 )
 async def test_every_scheme_takes_in_late_clients(tmp_path: Path, scheme: str) -> None:

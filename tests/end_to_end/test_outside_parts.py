@@ -121,6 +121,7 @@ async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_tim
     assert_same_bits(*models)
 
 
+@pytest.mark.slow
 def test_an_author_can_check_the_contract_of_each(installed: dict[str, str]) -> None:
     path = os.pathsep.join([str(ROOT), installed["PYTHONPATH"]])
     command = [sys.executable, "-m", "tests.contracts", *(f"{kind}={name}" for kind, name in PARTS.items())]
@@ -187,9 +188,10 @@ def test_a_mistake_is_told_before_anybody_waits(installed: dict[str, str], tmp_p
             "merge failing-merge of package outside-parts 1.0 raised ZeroDivisionError: nothing can be merged here",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             ["--training", "failing-sgd"],
             "training failing-sgd of package outside-parts 1.0 raised ZeroDivisionError: nobody can train here",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ["--optimizer", "no-optimizer"],
@@ -207,6 +209,7 @@ async def test_a_part_that_fails_is_named_with_its_package(
         assert "Traceback" not in run.errors
 
 
+@pytest.mark.slow
 async def test_an_aggregation_that_fails_ends_its_group_with_the_reason(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def worker_process(run: Process, name: str) -> psutil.Process:
     raise AssertionError(f"{name} does not run")
 
 
+@pytest.mark.slow
 async def test_the_managers_of_a_machine_that_is_lost_are_replaced_on_others(tmp_path: Path) -> None:
     plan = planned(4, seed=4, min_clients=12, pause_s=0.01)
     async with program(command(tmp_path / "run", *settings_of(plan)), tmp_path / "log") as run:
@@ -77,6 +78,7 @@ def check_own(file: Path, who: Identity) -> None:
     assert uris_in(file.read_bytes().partition(b"-----BEGIN PRIVATE")[0])[0] == who.uri
 
 
+@pytest.mark.slow
 async def test_each_manager_has_a_certificate_of_its_own(tmp_path: Path) -> None:
     made(tmp_path / "federation")
     plan = planned(2, seed=5, min_clients=CLIENTS, pause_s=0.01)

@@ -123,7 +123,7 @@ async def test_a_node_without_a_top_server_tries_again_says_so_and_gives_up(tmp_
     assert "no top server at 127.0.0.1:9" in lonely.errors
 
 
-@pytest.mark.parametrize(("signal", "code"), [(SIGTERM, 143), (SIGKILL, -9)])
+@pytest.mark.parametrize(("signal", "code"), [(SIGTERM, 143), pytest.param(SIGKILL, -9, marks=pytest.mark.slow)])
 async def test_nothing_is_left_of_a_run_that_is_stopped_or_killed(tmp_path: Path, signal: Any, code: int) -> None:
     flags = ["--rounds", "1000", "--local-nodes", "2", "--clients", "6"]
     async with top_server(tmp_path, *QUICK, *flags) as run:
@@ -138,6 +138,7 @@ async def test_nothing_is_left_of_a_run_that_is_stopped_or_killed(tmp_path: Path
         assert not of_kind(run, "node_refused")
 
 
+@pytest.mark.slow
 async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
     flags = ["--rounds", "4", "--local-nodes", "3", "--clients", "6"]
     async with top_server(tmp_path, *QUICK, *flags) as run:

@@ -45,7 +45,10 @@ def nodes(*clients: Sequence[int]) -> list[NodeSettings]:
     return cluster.nodes(*clients, clients=TASK["clients"])
 
 
-@pytest.mark.parametrize(("scheme", "moment"), [("fedgsp", "hop_finished"), ("fedavg", "group_finished")])
+@pytest.mark.parametrize(
+    ("scheme", "moment"),
+    [("fedgsp", "hop_finished"), pytest.param("fedavg", "group_finished", marks=pytest.mark.slow)],
+)
 async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, scheme: str, moment: str) -> None:
     managers: list[int] = []
     killed: list[int] = []
@@ -100,7 +103,13 @@ def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], np.nda
     monkeypatch.setattr(Clients, "train", train)
 
 
-@pytest.mark.parametrize(("scheme", "relay"), [("fedgsp", "auto"), ("fedgsp", "manager"), ("fedavg", "auto")])
+@pytest.mark.parametrize(
+    ("scheme", "relay"),
+    [
+        ("fedgsp", "auto"),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in [("fedgsp", "manager"), ("fedavg", "auto")]),
+    ],
+)
 async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, relay: str
 ) -> None:

@@ -35,10 +35,9 @@ KINDS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 RUNS = [
     ("adamw", "fedgsp", "exact"),
-    ("momentum", "fedavg", "bfloat16"),
     *[
         pytest.param(*one, marks=pytest.mark.slow)
-        for one in [("nadam", "fedgsp", "bfloat16"), ("adamw", "fedavg", "exact")]
+        for one in [("momentum", "fedavg", "bfloat16"), ("nadam", "fedgsp", "bfloat16"), ("adamw", "fedavg", "exact")]
     ],
 ]
 

@@ -129,7 +129,14 @@ async def test_hand_overs_inside_one_node_move_no_bytes(tmp_path: Path) -> None:
     assert (row["bytes_direct"], row["bytes_relayed"]) == (0, 2 * model)
 
 
-@pytest.mark.parametrize("changes", [{"sampling_rate": 0.5}, {"beta": 1}, {"beta": 8}, {"seed": 3, "local_epochs": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling_rate": 0.5},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"beta": 1}, {"beta": 8})),
+        {"seed": 3, "local_epochs": 2},
+    ],
+)
 async def test_sampling_growth_seed_and_epochs_are_those_of_the_oracle(
     tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +146,7 @@ async def test_sampling_growth_seed_and_epochs_are_those_of_the_oracle(
     assert_same_bits(run.model(2), expected[1])
 
 
-@pytest.mark.parametrize("layout", ["one node", "mixed up"])
+@pytest.mark.parametrize("layout", [pytest.param("one node", marks=pytest.mark.slow), "mixed up"])
 async def test_fedavg_equals_the_oracle(tmp_path: Path, layout: str) -> None:
     expected = reference(sampling_rate=0.7).play_fedavg()
     run = await play(settings(tmp_path, scheme="fedavg", sampling_rate=0.7), nodes(layout))

@@ -46,6 +46,7 @@ def tracked(folder: Path) -> dict[str, Any]:
     return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
+@pytest.mark.slow
 async def test_a_run_is_followed_and_resumed_without_a_doubled_point(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     async with top_server(tmp_path, *FLAGS, "--metrics", "127.0.0.1:0") as run:

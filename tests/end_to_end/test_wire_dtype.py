@@ -34,7 +34,9 @@ def expected(scheme: str) -> State:
 
 
 @pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
-@pytest.mark.parametrize(("layout", "relay"), [("two nodes", "auto"), ("mixed up", "manager")])
+@pytest.mark.parametrize(
+    ("layout", "relay"), [pytest.param("two nodes", "auto", marks=pytest.mark.slow), ("mixed up", "manager")]
+)
 async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
     tmp_path: Path, scheme: str, layout: str, relay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

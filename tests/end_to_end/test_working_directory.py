@@ -14,6 +14,7 @@ pytestmark = pytest.mark.e2e
 QUICK = ["--rounds", "1", "--beta", "1", "--local-nodes", "1", "--clients", "2", "--listen", "127.0.0.1:0"]
 
 
+@pytest.mark.slow
 async def test_files_named_like_our_packages_and_libraries_are_not_imported_but_the_users_task_is(
     tmp_path: Path,
 ) -> None:

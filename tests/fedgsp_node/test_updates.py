@@ -168,7 +168,9 @@ def test_an_update_of_nothing_has_no_length() -> None:
     assert not shown("sketch:64", np.zeros(100, np.float32)).any()
 
 
-@pytest.mark.parametrize("cosine", [-0.5, 0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize(
+    "cosine", [0.5, *(pytest.param(one, marks=pytest.mark.slow) for one in (-0.5, 0.0, 0.9, 0.99))]
+)
 @pytest.mark.parametrize("heavy", [False, True])
 def test_cosines_of_sketches_err_as_decision_7_says(cosine: float, heavy: bool) -> None:
     size, repeats = 256, 200
