@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,5 +19,5 @@ def started_in(folder: Path) -> Iterator[None]:
     finally:
         sys.path[:] = before  # `load_task` has added the folder
         for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__file__", None) or "").is_relative_to(folder):
+            if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
                 del sys.modules[name]
