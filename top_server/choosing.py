@@ -65,6 +65,8 @@ def choose(config: RunConfig) -> Scheme:
     chosen = {name: value for name in _REPLACED if (value := getattr(config, name)) is not None}
     if chosen.get("grouping", "").startswith(GROUPING_SERVICE):
         chosen["service"] = chosen.pop("grouping").removeprefix(GROUPING_SERVICE)
+    if config.relay_order is not None:
+        chosen["shuffle"] = config.relay_order == "drawn"
     scheme = dataclasses.replace(row, **chosen)
     scheme = dataclasses.replace(scheme, options=_options(config, row, scheme))
     _check_needs(config, scheme)
@@ -159,6 +161,11 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices,
         f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
         f"use scheme {' or '.join(rows)}",
+    )
+    yield (
+        config.relay_order is not None and not PROGRAMS[scheme.program].chained,
+        f"--relay-order is for program relay; in program {scheme.program} the members of a group train at once",
+        "leave it out, or use scheme fedgsp",
     )
     yield from _unbalanced(config, scheme)
     training = TRAININGS[scheme.training]

@@ -26,6 +26,8 @@ class Evidence:
     pairwise: Matrices = field(default_factory=dict)
     #: Clients that joined after the first round.
     newcomers: tuple[int, ...] = ()
+    #: Those of the clients whose nodes are away, and their training samples. They count for who joins their groups.
+    away: Mapping[int, int] = field(default_factory=dict)
     #: The view of their updates that clients are asked to reveal in this round.
     reveal: Reveal | None = None
     #: Whether nodes retain the model that each client trains.
@@ -50,6 +52,7 @@ class Evidence:
             figures={name: matrix[rows] for name, matrix in self.figures.items()},
             pairwise={name: matrix[np.ix_(rows, rows)] for name, matrix in self.pairwise.items()},
             newcomers=tuple(client for client in self.newcomers if client in wanted),
+            away={client: samples for client, samples in self.away.items() if client in wanted},
         )
 
     def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:

@@ -74,10 +74,14 @@ def ask(
     """
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
-    wanted = groups_wanted(config, scheme, number, len(evidence.clients))  # of all clients
+    wanted = groups_wanted(config, scheme, number, len(evidence.clients) - len(evidence.away))  # of all clients
+    plan = before.plan
+    if evidence.away:
+        stay = [client for group in plan.groups for client in group] if plan is not None and scheme.continues else []
+        evidence = evidence.of([one for one in evidence.clients if one in stay or one not in evidence.away])
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, sampling_rate(config), rng))
-    plan, clients = before.plan, evidence.clients
+    clients = evidence.clients
     if plan is None:
         reason = "clients are grouped for the first time"
     elif scheme.regroup == "always":
@@ -96,7 +100,7 @@ def ask(
             seed=config.seed,
             clients=clients,
             # A client may leave after it gave evidence; the manager of its group is told so later.
-            sizes=np.array([sizes.get(client, 0) for client in clients], np.int64),
+            sizes=np.array([sizes.get(client, evidence.away.get(client, 0)) for client in clients], np.int64),
             histograms=evidence.histograms,
             matrices=evidence.matrices,
             options=options,

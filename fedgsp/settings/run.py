@@ -75,6 +75,12 @@ class RunConfig(PlaceSettings):
     program_option: dict[str, str] = setting(
         {}, "an option of the program; repeatable", options_of="program", panel=METHOD
     )
+    relay_order: str | None = setting(
+        None,
+        "whether relays keep their order, or draw it anew in every round; by the scheme by default",
+        choices=("kept", "drawn"),
+        panel=METHOD,
+    )
     training: str | None = setting(None, "how a client trains on its data", panel=METHOD)
     training_option: dict[str, str] = setting(
         {}, "an option of the training; repeatable", options_of="training", panel=METHOD

@@ -74,6 +74,15 @@ def test_groups_that_do_not_stay_cannot_rest(scheme: str, changes: dict[str, Any
     assert caught.value.remedy == "use scheme fedcollab or kmeans"
 
 
+def test_the_order_of_relays_is_that_of_the_scheme_or_the_one_that_is_chosen() -> None:
+    assert choose(RunConfig(scheme="fedgsp")).shuffle
+    assert not choose(RunConfig(scheme="fedgsp", relay_order="kept")).shuffle
+    assert not choose(RunConfig(scheme="naive-gsp")).shuffle
+    assert choose(RunConfig(scheme="naive-gsp-icg", relay_order="drawn")).shuffle
+    with pytest.raises(ConfigError, match="--relay-order is for program relay; in program parallel"):
+        choose(RunConfig(scheme="fedavg", relay_order="drawn"))
+
+
 @pytest.mark.parametrize(
     ("scheme", "kind", "option", "value"),
     [

@@ -76,6 +76,22 @@ def test_a_request_has_the_evidence_and_the_settled_groups_of_the_clients_that_a
     assert request.options == {"alpha": "1"}
 
 
+def test_clients_that_are_away_are_asked_about_where_their_groups_go_on() -> None:
+    evidence = Evidence((0, 1, 4, 5), pairwise={"distances": np.eye(4)}, newcomers=(4,), away={1: 40, 5: 50})
+    request = asked(scheme("arrivals"), PAIRS, evidence).request
+    assert request is not None
+    assert (request.clients, request.settled) == ((0, 1, 4), ((0, 1),))  # nobody has placed client 5
+    assert request.sizes.tolist() == [10, 11, 14]  # of those who are here now; see SIZES
+    sizes = {client: samples for client, samples in SIZES.items() if client != 1}
+    absent = ask(CONFIG, scheme("arrivals"), {}, 2, Before(PAIRS), evidence, sizes, rng()).request
+    assert absent is not None
+    assert absent.sizes.tolist() == [10, 40, 14]
+    for row, plan in ((scheme("arrivals"), None), (SCHEMES["hcct"], PAIRS)):
+        present = asked(row, plan, evidence).request
+        assert present is not None
+        assert present.clients == (0, 4)
+
+
 def test_a_request_has_the_expected_times_of_its_clients_if_there_are_any() -> None:
     evidence = Evidence((0, 2, 9))  # client 9 has left since it gave evidence
     question = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng(), {0: 1.5, 1: 7.0, 2: 30.0})

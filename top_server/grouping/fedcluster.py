@@ -38,14 +38,16 @@ def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
 
     A group of 3 or more clients is split in rounds after `min_round` if the mean of its differences is shorter than
     `eps1`, the longest of them is longer than `eps2`, and its halves are further apart than `gamma_max` (0 drops this
-    condition). Clients without an update (a row of NaN) are left out of these conditions and join the larger half.
-    Clients without a group join the largest group. Raises ConfigError if there is no usable matrix after `min_round`.
+    condition). Clients without an update (a row of NaN), and newcomers, whose updates are not of that round and that
+    group, are left out of these conditions and join the larger half. Clients without a group join the largest group.
+    Raises ConfigError if there is no usable matrix after `min_round`.
     """
     groups = request.settled_rows or [[]]
     grouped = {row for group in groups for row in group}
     max(groups, key=len).extend(row for row in range(len(request.clients)) if row not in grouped)
     if request.round - 1 > options.min_round:
         gram, known = products(request, "fedcluster", "updates")
+        known &= ~np.isin(request.clients, request.newcomers)
         groups = [half for group in groups for half in _halves(group, gram, known, options, request.learning_rate)]
     return Plan.from_rows(sorted(groups, key=min), request)
 

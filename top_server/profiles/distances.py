@@ -67,7 +67,8 @@ class Distances(Profile[DistanceOptions]):
         """Matrices `distances` (N, N), in -1..1, and `distance_errors` (N, N), their standard errors.
 
         Both are NaN for clients that could not be compared; an error is also NaN if a file of distances has none.
-        Newcomers are those that were measured in this round, after the first: also clients that failed before.
+        Newcomers are those that were measured in this round, after the first: also clients that failed before. Clients
+        whose nodes are away keep their distances; those to newcomers are not known.
         """
         hosted = self.context.membership.clients
         clients = tuple(hosted)
@@ -81,8 +82,11 @@ class Distances(Profile[DistanceOptions]):
             self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
         newcomers = new if round_number > 1 else ()
-        distances, errors = self._matrices(clients)
-        return Evidence(clients, pairwise={"distances": distances, "distance_errors": errors}, newcomers=newcomers)
+        away = {client: samples for client, samples in self._sizes.items() if client not in hosted}
+        everybody = tuple(sorted({*clients, *away}))
+        distances, errors = self._matrices(everybody)
+        pairwise = {"distances": distances, "distance_errors": errors}
+        return Evidence(everybody, pairwise=pairwise, newcomers=newcomers, away=away)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
         """Refuses recorded distances of other data; a client that joins later is measured again instead."""

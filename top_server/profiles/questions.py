@@ -1,7 +1,7 @@
 """Profiles that ask the clients nothing, about their data, or how the models of the run do on their training data."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,9 +30,14 @@ class Nothing(Profile[NoOptions]):
 
 @dataclass(eq=False)
 class Histograms(Profile[NoOptions]):
-    """Asks each client once for the class histogram of its training part: raw counts per class (FedGSP, sec. 1.3)."""
+    """Asks each client for the class histogram of its training part: raw counts per class (FedGSP, sec. 1.3).
+
+    A client is asked once, and again if its number of training samples is another one: then its data have changed.
+    """
 
     _known: dict[int, tuple[int, ...]] = remembered(tuple)
+    #: Client -> training samples when it was asked; after a resumption those that its histogram counts.
+    _samples: dict[int, int] = field(default_factory=dict, init=False)
 
     @property
     def histograms(self) -> Mapping[int, tuple[int, ...]]:
@@ -41,13 +46,19 @@ class Histograms(Profile[NoOptions]):
 
     async def gather(self, round_number: int) -> Evidence:
         """Histograms of shape (N, classes), of the clients that gave a usable one."""
-        unknown = tuple(client for client in self.context.membership.clients if client not in self._known)
+        now = {client: member.train_samples for client, member in self.context.membership.clients.items()}
+        unknown = tuple(client for client in now if client not in self._known or now[client] != self._counted(client))
         if unknown:
             outcome = await self.ask(round_number, GroupTask(0, "describe", unknown))
             for done in outcome.done:
+                self._samples[done.client] = now[done.client]
                 self._take(round_number, done)
         known = tuple(client for client in self.context.membership.clients if client in self._known)
         return Evidence(known, np.array([self._known[client] for client in known], np.int64) if known else None)
+
+    def _counted(self, client: int) -> int:
+        """How many training samples a client had when it was asked."""
+        return self._samples.get(client, sum(self._known[client]))
 
     def _take(self, round_number: int, done: MemberDone) -> None:
         counts = done.result.class_counts if isinstance(done.result, Described) else ()

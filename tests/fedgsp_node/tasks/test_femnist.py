@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
+from fedgsp_node.rehearsal import training_flop
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.femnist import Femnist
 from tests.support.parts import parts
@@ -94,6 +95,8 @@ def test_the_model_is_leafs_network(femnist_npz: Path) -> None:
     assert sum(layers) == 6_603_710
     assert sum(weights.numel() * weights.element_size() for weights in model.parameters()) == 26_414_840
     assert model(torch.from_numpy(task.data(1).train.x)).shape == (6, 62)
+    # A multiply-add is two operations, and a training step costs three times the forward pass.
+    assert training_flop(model, torch.from_numpy(task.data(1).train.x[:1])) == 3 * 2 * 17_211_904
 
 
 def test_the_small_model_has_the_same_form_and_fewer_weights(femnist_npz: Path) -> None:

@@ -188,6 +188,14 @@ def test_a_client_without_an_update_goes_with_the_larger_half_and_counts_for_not
     assert fedcluster(request(few, ((10, 11, 12),))).groups == ((10, 11, 12),)
 
 
+def test_the_update_of_a_newcomer_counts_for_nothing() -> None:
+    """It comes from another start and another round. Client 13, with a long update, would split the group."""
+    updates = [(0.5, 0), (0.4, 0.1), (-0.5, 0), (-1.7, 0)]
+    new = request(updates, ((10, 11, 12),), eps1="0.4", eps2="1.6")
+    assert fedcluster(new).groups == ((10, 11), (12, 13))
+    assert fedcluster(dataclasses.replace(new, newcomers=(13,))).groups == ((10, 11, 12, 13),)
+
+
 def test_a_group_of_which_nothing_is_known_stays() -> None:
     assert fedcluster(request(np.full((4, 2), NAN), ((10, 11), (12, 13)))).groups == ((10, 11), (12, 13))
 

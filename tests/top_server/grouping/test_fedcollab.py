@@ -143,6 +143,16 @@ def test_newcomers_are_placed_one_by_one_in_the_order_of_their_ids() -> None:
     assert fedcollab(backwards).groups == ((12,), (11, 10), (13,))
 
 
+def test_members_that_are_away_count_for_who_joins_their_coalition() -> None:
+    """Clients 10 to 12 are alike, and 13 is half as far as can be from each. It stays alone, whoever is there."""
+    apart = np.array([(0, 0, 0, 0.5), (0, 0, 0, 0.5), (0, 0, 0, 0.5), (0.5, 0.5, 0.5, 0)])
+    assert fedcollab(request(apart, settled=((10, 11, 12),))).groups == ((10, 11, 12), (13,))
+    apart[1:3, 3] = apart[3, 1:3] = NAN  # of those who are away nobody can say
+    assert fedcollab(request(apart, settled=((10, 11, 12),))).groups == ((10, 11, 12), (13,))
+    only = np.array([(0, 0.5), (0.5, 0)])  # as if there were no other members
+    assert fedcollab(request(only, settled=((10,),))).groups == ((10, 11),)
+
+
 def test_a_newcomer_without_samples_is_alone_and_nobody_joins_it() -> None:
     settled = ((10,), (11,))
     assert fedcollab(request(np.zeros((4, 4)), (5, 0, 0, 5), settled)).groups == ((10, 13), (11,), (12,))

@@ -84,6 +84,21 @@ async def test_newcomers_are_told_after_the_first_round_only(tmp_path: Path, mon
         assert [event["client"] for event in surveys.stage.journal.of_kind("not_compared")] == [8]
 
 
+async def test_of_clients_that_are_away_all_is_known_but_their_distances_to_newcomers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        leaving = await surveys.join("leaving", c3=30)
+        assert (await profile.gather(1)).away == {}
+        await surveys.stage.context.membership.leave(leaving, "its stream was lost")
+        await surveys.join("late", c7=40)
+        evidence = await profile.gather(2)
+        assert (evidence.clients, evidence.newcomers, evidence.away) == ((0, 1, 3, 7), (7,), {3: 30})
+        expected = matrix((0, 1, 3, 7))
+        expected[2, 3] = expected[3, 2] = np.nan
+        assert same(evidence, expected)
+
+
 async def test_newcomers_without_samples_let_nobody_be_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,24 @@ from tests.support.recorder import Recorder
 from tests.support.surveyed import surveyed
 
 
+async def test_a_client_that_comes_back_with_other_data_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []  # samples of the first class
+    async with surveyed(monkeypatch, 2) as surveys:
+        surveys.answers["describe"] = lambda task: surveys.outcome(
+            task, done=tuple(MemberDone(client, 0, Described((told[-1], *[0] * 9))) for client in task.clients)
+        )
+        profile, members = surveys.stage.profile("histograms"), surveys.stage.context.membership
+        node = await surveys.join("n7", c7=30)
+        for number, samples, first in ((1, 30, 30), (2, 30, 9), (3, 24, 20)):
+            told.append(first)
+            await members.leave(node, "its stream was lost")
+            node = await surveys.join("n7", c7=samples)
+            evidence = await profile.gather(number)
+        assert [task.clients for task in surveys.of("describe")] == [(0, 1, 7), (7,)]
+        assert evidence.histograms is not None
+        assert evidence.histograms[:, 0].tolist() == [30, 30, 20]
+
+
 async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
