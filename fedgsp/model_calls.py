@@ -67,7 +67,7 @@ async def fetch(
             await _write_first(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
         _, weights = await received(
             call,
-            expected,
+            lambda _: expected,
             max_bytes,
             comes,
             None if promised else model_streams.CHUNK_TIMEOUT_S,

@@ -19,7 +19,7 @@ from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.model_store import ModelStore
-from fedgsp.model_streams import chunks_of, received
+from fedgsp.model_streams import TensorsOf, chunks_of, received
 from fedgsp.names import is_text
 from fedgsp.pacing import Pace, Ways
 from fedgsp.seldom import SeldomLog
@@ -43,8 +43,8 @@ class ModelServicer:
     """Serves the models of a store, each only to callers with a ticket for it.
 
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
-    `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes. They go
-    to the `landing(id)` or, if there is none, into the store.
+    `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes, and the
+    tensors `tensors_of(id)` if these are known. They go to the `landing(id)` or, if there is none, into the store.
     `served(id, caller, bytes)` is told of every model that a caller got, and `no_room(id, failure)` of every upload
     for which this process has no memory or no disk. With `bases`, models may travel coded.
     """
@@ -60,12 +60,14 @@ class ModelServicer:
         bases: Bases | None = None,
         landing: Callable[[str], Landing | None] = lambda _: None,
         no_room: Callable[[str, Failure], None] = lambda *_: None,
+        tensors_of: TensorsOf = lambda _: None,
     ) -> None:
         self._store = store
         self._landing = landing
         self._bases = bases
         self._served = served
         self._no_room = no_room
+        self._tensors_of = tensors_of
         self._wanted = wanted
         self._may_upload = may_upload
         self._max_bytes = max_bytes
@@ -175,7 +177,7 @@ class ModelServicer:
             with self._uploads.of((_who(), sender.asks)), contextlib.closing(Answers(context.write)) as answers:
                 ref, weights = await received(
                     requests,
-                    None,
+                    self._tensors_of,
                     self._max_bytes(),
                     accepted,
                     model_streams.CHUNK_TIMEOUT_S,

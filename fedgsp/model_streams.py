@@ -7,6 +7,7 @@ that both ends have (see `coding` and `bases`).
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -44,10 +45,14 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 512 * 1024
 #: Longest pause between two chunks of a stream, in seconds.
 CHUNK_TIMEOUT_S = 30.0
+#: A header with more tensors is checked in another thread.
+TENSORS_AT_ONCE = 256
 #: Largest number of tensors in a header; more would not fit into its message.
 MAX_TENSORS = MOST_TENSORS
 
 T = TypeVar("T")
+#: The tensors that a model must have, by its id; None if they are not known.
+TensorsOf = Callable[[str], tuple[TensorSpec, ...] | None]
 #: Sends this message: None for a refusal, otherwise the number of the chosen base.
 SendReceipt = Callable[[int | None], Awaitable[None]]
 
@@ -172,7 +177,7 @@ class _Trip:
 
 async def received(
     messages: AsyncIterator[bytes],
-    expected: tuple[TensorSpec, ...] | None,
+    tensors_of: TensorsOf,
     max_bytes: int,
     accept: Callable[[str], bool],
     header_timeout_s: float | None,
@@ -184,8 +189,9 @@ async def received(
 ) -> tuple[ModelRef, Weights]:
     """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted.
 
-    The model may come in code against one of `bases`. If `landing_of` gives a landing for its id, its bytes go there,
-    and the weights that are returned have none.
+    `tensors_of` gives the tensors that it must have by its id, or None if they are not known. The model may come in
+    code against one of `bases`. If `landing_of` gives a landing for its id, its bytes go there, and the weights that
+    are returned have none.
     """
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
@@ -195,17 +201,17 @@ async def received(
     if ref is None or not accept(ref.id):
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
-    _check_header(what, header, ref.size, expected, max_bytes)
+    # A header of thousands of tensors takes long, and nobody else could be served meanwhile.
+    many = len(header.tensors) > TENSORS_AT_ONCE
+    check = functools.partial(_check_header, what, header, ref.size, tensors_of(ref.id), max_bytes)
+    await asyncio.to_thread(check) if many else check()
     landing = landing_of(ref.id)
     if landing is not None:
         make_room, bases = landing.room, None  # bytes that are gone can be no base
-    try:
-        weights = Weights(header.tensors, make_room(ref.size), bfloat16=header.encoding == BFLOAT16)
-    except (OSError, MemoryError):
-        why = f"{what} has {ref.size} bytes, for which there is no memory"
-        raise WeightsError(FailureCode.NO_ROOM, why) from None
+    made = functools.partial(_empty, what, header, ref.size, make_room)
+    weights, finiteness = await asyncio.to_thread(made) if many else made()
     filling = await _filling(header, what, weights, bases, send_receipt)
-    finiteness, hasher, trip = Finiteness(weights), blake3(), _Trip()
+    hasher, trip = blake3(), _Trip()
 
     def take(part: memoryview) -> None:
         try:
@@ -235,11 +241,20 @@ async def received(
         f"{what}: the bytes do not have the announced digest",
     )
     finiteness.check(gone=landing is not None)
-    check_state(weights)
+    await asyncio.to_thread(check_state, weights) if many else check_state(weights)
     weights.came = Came(trip.travelled, MEMORY if trip.in_memory else filling.coding)
     if header.remember and bases is not None and bases.takes_codes:
         await bases.remember(weights)
     return ref, weights
+
+
+def _empty(what: str, header: ModelHeader, size: int, make_room: Room) -> tuple[Weights, Finiteness]:
+    """Weights whose bytes are to come, and what checks them; WeightsError if there is no room for them."""
+    try:
+        weights = Weights(header.tensors, make_room(size), bfloat16=header.encoding == BFLOAT16)
+    except (OSError, MemoryError):
+        raise WeightsError(FailureCode.NO_ROOM, f"{what} has {size} bytes, for which there is no memory") from None
+    return weights, Finiteness(weights)
 
 
 async def _filling(

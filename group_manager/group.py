@@ -55,11 +55,12 @@ class Group:
         tickets = Tickets(issuer, manager.name, request)
         self.orders = Orders(request, members, self.ledger, tickets)
         self.manager = manager
+        self._playing: asyncio.Task[GroupResult | Failure] | None = None
         self.models = Models(request, self.ledger, self.orders, self.reports, shelf, channels, tickets)
 
     async def play(self) -> GroupResult | Failure:
         """Runs the program of the group to its end. Raises RunError if this manager has no room for a model."""
-        playing = asyncio.create_task(self._play(), name=f"program of group {self.request.group}")
+        playing = self._playing = asyncio.create_task(self._play(), name=f"program of group {self.request.group}")
         try:
             either: list[asyncio.Future[Any]] = [playing, self.models.full]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -138,5 +139,7 @@ class Group:
 
         This manager keeps the result, and the models that the top server has yet to fetch (RESERVED in the ledger).
         """
+        if self._playing is not None:
+            self._playing.cancel()  # now, because it would take one more step and order something
         self.orders.close()
         self.models.close(result_id)

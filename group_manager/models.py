@@ -17,9 +17,11 @@ from fedgsp.messages import (
     ModelRef,
     Part,
     PartLost,
+    Recall,
     Rerouted,
     RunGroupRequest,
     TensorSpec,
+    Train,
     Trained,
 )
 from fedgsp.model_calls import fetch
@@ -54,7 +56,7 @@ class Models:
     _tickets: Tickets
     #: By model id: where an upload goes that is not for the store.
     landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
-    #: By model id: why there was no room for an upload.
+    #: By model id: why there was no room for it here.
     no_room: dict[str, str] = dataclasses.field(default_factory=dict)
     #: Done, with the reason, when there is no memory or no disk for a model here. No member is to blame for that.
     full: asyncio.Future[str] = dataclasses.field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -78,7 +80,22 @@ class Models:
                 check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
             return weights
         except WeightsError as error:
+            if error.failure.code is FailureCode.NO_ROOM:
+                self.note_full(error.failure.detail)
             return error.failure
+
+    def note_full(self, why: str) -> None:
+        """A model is needed here for which there is no room: the group ends, and no member is to blame."""
+        if not self.full.done():
+            self.full.set_result(why)
+
+    def tensors_of(self, model_id: str) -> tuple[TensorSpec, ...] | None:
+        """The tensors of a model that a member has trained; None if they are not known, as those of an update."""
+        maker = self._ledger.look(model_id).maker
+        work = maker.order.work if maker is not None else None
+        trained = isinstance(work, Recall) or (isinstance(work, Train) and work.produces == model_id)
+        trained |= any(part.ref is not None and part.ref.id == model_id for part in self._request.parts)
+        return self._request.tensors or None if trained else None
 
     async def make_start(self) -> None:
         """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.
@@ -232,8 +249,8 @@ class Models:
         except WeightsError as error:
             if error.failure.code is FailureCode.WRONG_DIGEST:
                 self._ledger.look(model_id).wrong = error.failure
-            if error.failure.code is FailureCode.NO_ROOM and not self.full.done():
-                self.full.set_result(error.failure.detail)
+            if error.failure.code is FailureCode.NO_ROOM:
+                self.no_room[model_id] = error.failure.detail
             self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
@@ -260,6 +277,8 @@ class Models:
         for part in parts:
             assert part.ref is not None
             weights = await self.collect(part.ref.id, self._request.tensors)
+            if isinstance(weights, Failure) and weights.code is FailureCode.NO_ROOM:
+                raise WeightsError(weights.code, weights.detail)
             if isinstance(weights, Failure):
                 # Perhaps lost with its node: the group, and the part's client, continue from the mean of the others.
                 lost = weights
@@ -285,8 +304,9 @@ class Models:
         outcome = await self._orders.outcome(pending, beside=self._orders.trainings)
         if not pending.outcome.done():  # it has stalled: a further order must not meet this one
             self._orders.cancel(pending)
-        if model_id in self.no_room and model_id not in self._store:
-            raise WeightsError(FailureCode.NO_ROOM, self.no_room.pop(model_id))
+        no_room = self.no_room.pop(model_id, None)  # there may have been room at another try
+        if no_room is not None and model_id not in self._store:
+            raise WeightsError(FailureCode.NO_ROOM, no_room)
         if isinstance(outcome, Failure):
             raise _not_sent(outcome)
         if model_id not in self._store:

@@ -1,6 +1,7 @@
 """The server of a group manager: its gRPC services, for nodes and for the top server."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -35,6 +36,7 @@ from fedgsp.messages import (
     Served,
     Source,
     SourceKind,
+    TensorSpec,
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -45,7 +47,7 @@ from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp.weights import Weights, require
+from fedgsp.weights import Weights, WeightsError, require
 from group_manager.group import Group
 from group_manager.ledger import Origin
 from group_manager.members import Members
@@ -162,8 +164,9 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             if start is None or start.id == model_id or not group.ledger.knows(model_id):
                 continue
             if start.id in self._store or group.ledger.look(start.id).origin is Origin.TOP_SERVER:
-                found = await group.models.collect(start.id)
-                return found if isinstance(found, Weights) else None
+                with contextlib.suppress(WeightsError):  # the model can come without a base
+                    await group.models.wanted(start.id)
+                    return await self._store.get(start.id)
         return None
 
     async def wanted(self, model_id: str) -> None:
@@ -178,6 +181,8 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
                 group.models.by_way_of_here(model_id)
             with cancelled_elsewhere():
                 await group.models.wanted(model_id)
+            if why := group.models.no_room.get(model_id):
+                group.models.note_full(why)
             if group in self._groups:
                 return self._share(model_id)
             # It has ended meanwhile and let the model go, and the caller may be of another group that has it.
@@ -211,10 +216,18 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         """Whether an upload of this model is expected."""
         return any(group.ledger.expects(model_id) or model_id in group.models.landings for group in self._groups)
 
+    def tensors_of(self, model_id: str) -> tuple[TensorSpec, ...] | None:
+        """The tensors that an upload must have; None if they are not known."""
+        found = (group.models.tensors_of(model_id) for group in self._groups)
+        return next((tensors for tensors in found if tensors is not None), None)
+
     def no_room(self, model_id: str, why: Failure) -> None:
-        """There is no memory or no disk here for an upload."""
+        """There is no memory or no disk here for an upload.
+
+        Of a model whose tensors are not known, the size is only what its sender says: the sender has failed.
+        """
         for group in self._groups:
-            if group.ledger.expects(model_id):
+            if group.ledger.expects(model_id) and group.models.tensors_of(model_id) is not None:
                 group.models.no_room[model_id] = why.detail
 
     def landing(self, model_id: str) -> Landing | None:
@@ -326,6 +339,7 @@ async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = N
             bases,
             groups.landing,
             groups.no_room,
+            groups.tensors_of,
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(

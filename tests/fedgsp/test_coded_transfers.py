@@ -219,7 +219,7 @@ async def answer_of(
     async def answer(base: int | None) -> None:
         answers.append(base)
 
-    received = model_streams.received(stream(), tensors, PLENTY, lambda _: True, None, answer, bases=bases)
+    received = model_streams.received(stream(), lambda _: tensors, PLENTY, lambda _: True, None, answer, bases=bases)
     return await refused(received), answers
 
 

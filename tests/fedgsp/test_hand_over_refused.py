@@ -174,7 +174,7 @@ async def test_a_holder_whose_receiver_takes_no_answer_is_given_up(monkeypatch: 
     async def never(_: int | None) -> None:
         await asyncio.Event().wait()
 
-    failure = await refused(model_streams.received(stream(), None, PLENTY, lambda _: True, None, never))
+    failure = await refused(model_streams.received(stream(), lambda _: None, PLENTY, lambda _: True, None, never))
     assert failure.code is FailureCode.STALLED
 
 

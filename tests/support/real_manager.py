@@ -111,6 +111,7 @@ async def manager(make_room: Room = room) -> AsyncIterator[Manager]:
             make_room,
             landing=groups.landing,
             no_room=groups.no_room,
+            tensors_of=groups.tensors_of,
         )
 
         def register(server: grpc.aio.Server) -> None:

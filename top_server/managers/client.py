@@ -39,7 +39,7 @@ REVOKE_TIMEOUT_S = 5.0
 #: A manager that does not answer a question without work for so long is lost, in seconds; or for `--lost-after`.
 ANSWER_TIMEOUT_S = 5.0
 #: Failures of a transfer that do not show that its model is bad.
-_DID_NOT_COME = (FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.NO_ROOM)
+_DID_NOT_COME = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
