@@ -217,7 +217,10 @@ class Verifier:
         self._calls = {
             serial: call for serial, call in self._calls.items() if call.run != over[0] or call.round > over[1]
         }
-        self._relays.clear()
+        # A top server that ends in the middle of a round seals, too, and its relays may go on.
+        self._relays = {
+            place: hops for place, hops in self._relays.items() if place[0] != over[0] or place[1] > over[1]
+        }
 
     def _finish(self, link: Link, line: Fields) -> None:
         self.found.finished = self._over = True

@@ -12,6 +12,7 @@ from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, trainable_size
 from fedgsp.weights import without_head
 from top_server.evidence import Evidence
+from top_server.grouping.request import listed
 from top_server.groups.run import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
@@ -79,8 +80,10 @@ class UpdateProfile(Profile[UpdateOptions]):
         self.updates.spool.save(folder)
 
     def load(self, folder: Path) -> None:
-        """The same."""
+        """The same; raises ValueError if updates are missing."""
         self.updates.spool.load(folder)
+        if missing := set(self.updates.rounds) - set(self.updates.spool.clients):
+            raise ValueError(f"the updates of clients {listed(missing)} are missing")
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix (N, N) of the last updates, with NaN for clients without one. In round 1 there is none."""

@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from io import FileIO
 from typing import Any, Protocol
 
-from fedgsp.errors import ConfigError, not_written
+from fedgsp.errors import ConfigError, RunError, not_written
 from fedgsp.times import stamp
 from top_server.record.directory import RunDirectory, lock, usable
 from top_server.record.events.base import Event
@@ -54,7 +55,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
     def record(self, event: Event) -> None:
-        """Writes an event and passes it to the subscribers; raises Raises RunError if it cannot be written."""
+        """Writes an event and passes it to the subscribers; raises RunError if it cannot be written."""
         line: Line = plain({"time": stamp(self._now(UTC)), "event": event.kind(), **event.fields})
         _append(self._events, line)
         for subscriber in tuple(self._subscribers):
@@ -77,9 +78,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 
 def _append(file: FileIO, line: Mapping[str, Any]) -> None:
-    rest = to_line(line).encode()
-    while rest:
-        rest = rest[_write(file, rest) :]
+    """Writes a line, or nothing: the next line must not continue a torn one."""
+    rest, end = to_line(line).encode(), os.fstat(file.fileno()).st_size
+    try:
+        while rest:
+            rest = rest[_write(file, rest) :]
+    except RunError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
 
 
 @waiting_for_room

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import parse_json, read_file, sync
+from fedgsp.messages import TensorSpec
 from fedgsp.settings.files import dump
+from fedgsp.to_the_end import to_the_end
 from fedgsp.weights import Weights
 from top_server.merging import Merging
 from top_server.models import Held
@@ -124,7 +126,8 @@ async def save(
     if tensors:
         models[_MERGING] = tensors
     origin = model_files.Origin(context.run_id, context.config.scheme, number, context.config.seed)
-    await asyncio.to_thread(_write, directory, origin, fixed, models, profile.write)
+    # To its end: the profile, which is closed when the run ends, must be there until it is written.
+    await to_the_end(asyncio.to_thread(_write, directory, origin, fixed, models, profile.write))
 
 
 @waiting_for_room
@@ -150,7 +153,9 @@ def _write(
         write_profile(aside)
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
         (aside / _FILE).write_text(json.dumps({**document, "files": sizes}), encoding="utf-8")
-        for path in (*aside.iterdir(), aside):
+        # The record first: a state without the rows of its rounds could not be resumed.
+        record = (path for path in (directory.history, directory.events, directory.audit) if path.exists())
+        for path in (*record, *aside.iterdir(), aside):
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
@@ -240,15 +245,37 @@ def latest(directory: RunDirectory) -> Saved | None:
     return None
 
 
+def _remedy(folder: Path) -> str:
+    """What to do about a damaged state in `folder`."""
+    older = [number for number, path in _folders(RunDirectory(folder.parent.parent)) if path.name < folder.name]
+    return f"{_REMEDY}; or remove {folder}, and the run goes on from round {max(older)}" if older else _REMEDY
+
+
 def _load(path: Path) -> Tensors:
     try:
         return model_files.load(path)[0]
     except DataError as error:
-        raise DataError(error.what, _REMEDY) from None
+        raise DataError(error.what, _remedy(path.parent)) from None
+
+
+def _check_task(saved: Tensors, tensors: tuple[TensorSpec, ...]) -> None:
+    """Raises DataError if the nodes of a resumed run have another model: then the state is not to blame."""
+    for spec in tensors:
+        before = saved.get(spec.name)
+        if before is not None and (str(before.dtype), before.shape) == (spec.dtype, spec.shape):
+            continue
+        had = f"{before.dtype}{list(before.shape)}" if before is not None else "missing"
+        raise DataError(
+            f"the task of the nodes has another model than the run: tensor {spec.name!r} is"
+            f" {spec.dtype}{list(spec.shape)}, and in the run it is {had}",
+            "start the nodes with the task and the options of the run, then resume it",
+        )
 
 
 def _read(context: RunContext, path: Path) -> Weights:
-    weights = context.handed_on(Weights.of(_load(path), context.tensors)).at_rest()
+    loaded = _load(path)
+    _check_task(loaded, context.tensors)
+    weights = context.handed_on(Weights.of(loaded, context.tensors)).at_rest()
     _ = weights.digest  # here and not in the event loop
     return weights
 
@@ -266,7 +293,7 @@ async def restore(
             weights = await asyncio.to_thread(_read, context, saved.folder / name)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
             if weights.ref(model_id) != refs[slots[0]].ref:
-                raise DataError(f"{saved.folder / name} is not the model that was saved", _REMEDY)
+                raise DataError(f"{saved.folder / name} is not the model that was saved", _remedy(saved.folder))
             context.models.put(slots, model_id, weights)
         context.models.apply({slot: held for slot, held in refs.items() if held.client is not None})
         progress.restore(document["progress"])
@@ -275,4 +302,5 @@ async def restore(
         profile.restore(document["profile"])
         await asyncio.to_thread(profile.load, saved.folder)
     except (OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise DataError(f"{saved.folder} is damaged ({type(error).__name__}: {error})", _REMEDY) from error
+        what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
+        raise DataError(what, _remedy(saved.folder)) from error

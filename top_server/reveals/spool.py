@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import RunError
 from fedgsp.updates import LENGTH_BYTES
+from top_server.record.room import waiting_for_room
 
 #: Columns read at a time. It decides the order of summation, so it may not depend on where the vectors are kept.
 COLUMNS = 2048
@@ -101,7 +102,7 @@ class Spool(abc.ABC):
     def save(self, folder: Path) -> None:
         """Writes each update into a file of its own in `folder`; raises OSError."""
         for client in self.clients:
-            np.save(folder / f"update-{client}.npy", self.vector(client))
+            _save(folder / f"update-{client}.npy", self.vector(client))
 
     def load(self, folder: Path) -> None:
         """Reads the updates that `save` wrote into `folder`; raises OSError or ValueError."""
@@ -166,6 +167,7 @@ class Spool(abc.ABC):
         self._file = file
         self._held.clear()
 
+    @waiting_for_room
     def _write(self, file: FileIO, client: int, vector: NDArray[Any]) -> None:
         row = min({*range(len(self._rows) + 1)}.difference(self._rows.values()))  # the first that is nobody's
         rest = np.ascontiguousarray(vector).data.cast("B")
@@ -237,6 +239,16 @@ class SketchSpool(Spool):
         (length,) = _lengths(vector[None, :LENGTH_BYTES])
         if not 0 <= length < _LONGEST:
             raise ValueError(f"the sketch of client {client} says that its update is {length} long")
+
+
+def _save(path: Path, vector: NDArray[Any]) -> None:
+    """As `numpy.save`, whose error for a full disk does not say that it is full."""
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vector))
+    with path.open("wb", buffering=0) as file:
+        for rest in (memoryview(header.getvalue()), vector.view(np.uint8).data):
+            while rest:
+                rest = rest[file.write(rest) :]
 
 
 def _lengths(shown: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from fedgsp.errors import RunError
+from top_server.record import journal as journal_module
 from top_server.record import room
 from top_server.record.directory import RunDirectory
 from top_server.record.events.rounds import RoundFinished
@@ -89,3 +91,24 @@ def test_times_are_those_of_the_clock_by_default(tmp_path: Path) -> None:
         journal.record(Listening(address="x"))
     time = datetime.fromisoformat(read_lines(directory.events)[0]["time"])
     assert before - timedelta(milliseconds=1) <= time <= datetime.now(UTC)
+
+
+def test_what_was_written_of_an_event_is_taken_back_if_the_rest_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory, write = RunDirectory(tmp_path), journal_module._write
+
+    def torn(file: FileIO, data: bytes) -> int:
+        if data.startswith(b"{") and b"second" in data:
+            return write(file, data[:20])
+        if not data.startswith(b"{"):
+            raise RunError("the disk has gone")
+        return write(file, data)
+
+    monkeypatch.setattr(journal_module, "_write", torn)
+    with Journal(directory) as journal:
+        journal.record(Listening(address="first"))
+        with pytest.raises(RunError, match="the disk has gone"):
+            journal.record(Listening(address="second"))
+        journal.record(Listening(address="third"))
+    assert [event["address"] for event in read_lines(directory.events)] == ["first", "third"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fedgsp.chained import BrokenError, ChainedFile
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.identity import node
+from fedgsp.receipts import Statement
 from fedgsp.signing import Signer
 from tests.support.certificates import Authority
 from top_server import audit
@@ -219,3 +221,35 @@ def test_a_log_without_tls_says_that_nothing_is_signed(directory: RunDirectory) 
         file.append({"what": "admitted", "node": "n1", "caller": "local user", "certificate": None})
     with pytest.raises(BrokenError, match="the run had finished"):
         audit.verify(directory)
+
+
+def test_a_relay_may_go_on_after_a_top_server_that_stopped_in_its_middle(directory: RunDirectory) -> None:
+    """A node may still have what it made: the relay then goes on from there."""
+    start, made = ("run/global", "aa"), [(f"run/1/0/relay/{position}.0", f"b{position}") for position in range(3)]
+
+    def ordered(log: AuditLog, serial: int, finished: int) -> None:
+        members = [[client, "n0"] for client in range(3)]
+        told = {"program": "relay", "chained": True, "manager": "m0", "members": members, "own_starts": []}
+        log.note(
+            "ordered", run="run", round=1, group=0, serial=serial, finished=finished, start=start, reveal=None, **told
+        )
+
+    def hop(log: AuditLog, serial: int, position: int) -> None:
+        before = made[position - 1] if position else start
+        said = Statement("run", 1, "train", 0, position, 0, serial, position, "n0", *before, *made[position], "", 5)
+        told = {"receipt": None, "certificate": None, "via": None, "bytes": 1}
+        log.note("made", statement=dataclasses.asdict(said), **told)
+
+    with opened(directory, "run", None, None, resumed=False) as log:
+        log.note("admitted", node="n0", caller="", certificate=None, clients="0-2", address=None, task_digest=None)
+        ordered(log, 1, 0)
+        hop(log, 1, 0)
+        log.close(False, "it was stopped")
+    with opened(directory, "run", None, None, resumed=True) as log:
+        ordered(log, 2, 1)
+        hop(log, 2, 1)
+        hop(log, 2, 2)
+        log.seal("run", 1)
+    with directory.audit.open("rb") as file:
+        found = audit.read(file)
+    assert (found.rounds, found.whats["made"]) == (1, 3)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import DataError, RunError
-from fedgsp.messages import ModelRef
+from fedgsp.messages import ModelRef, TensorSpec
 from tests.support.scripted import model, value_of
 from tests.support.staged import Stage, stage
 from top_server.grouping import Plan
@@ -20,6 +23,8 @@ from top_server.profiles import PROFILES
 from top_server.record import model_files
 from top_server.record.directory import RunDirectory
 from top_server.resume import state
+
+OTHERS = (TensorSpec("w", "float64", (2,)),)
 
 
 @asynccontextmanager
@@ -200,6 +205,85 @@ async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -
             case "key":
                 (folder / "state.json").write_text('{"clients": [], "offences": {}, "config": "", "slots": {}}')
         with pytest.raises(DataError, match="round-0001"):
+            await again(s, tmp_path)
+
+
+async def test_nodes_with_another_model_are_to_blame_and_not_the_state(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        await s.save(tmp_path, 1)
+        s.context.membership._standard = dataclasses.replace(s.context.membership.standard, tensors=OTHERS)
+        saved = state.latest(RunDirectory(tmp_path))
+        assert saved is not None
+        with pytest.raises(
+            DataError, match=r"tensor 'w' is float64\[2\], and in the run it is float64\[1\]"
+        ) as caught:
+            await s.restore(saved)
+        assert caught.value.remedy == "start the nodes with the task and the options of the run, then resume it"
+
+
+async def test_the_way_out_of_a_damaged_state_is_the_one_before(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        for number in (1, 2):
+            await s.save(tmp_path, number)
+        origin = model_files.Origin("run", "fedgsp", 1, 0)
+        folder = tmp_path / "state" / "round-0002"
+        model_files.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
+        with pytest.raises(DataError) as caught:
+            await again(s, tmp_path)
+        assert caught.value.remedy.endswith(f"or remove {folder}, and the run goes on from round 1")
+
+
+async def test_the_record_is_on_disk_before_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(state, "sync", synced.append)
+    directory = RunDirectory(tmp_path)
+    async with staged(tmp_path, "mean", "none") as s:
+        for path in (directory.history, directory.events):
+            path.write_text("")
+        await s.save(tmp_path, 1)
+    assert synced[:2] == [directory.history, directory.events]
+    assert synced[-1] == directory.state
+
+
+async def test_a_run_that_is_stopped_waits_for_the_state_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its profile would be closed meanwhile, and the state would lack the updates of the clients."""
+    begun, may_go_on, closed = threading.Event(), threading.Event(), []
+    async with staged(tmp_path, "none", "updates") as s:
+        assert s.current.updates.keep(0, np.ones(1, np.float32)) == ""
+        save = s.current.updates.spool.save
+
+        def slowly(folder: Path) -> None:
+            begun.set()
+            assert may_go_on.wait(30)
+            save(folder)
+
+        monkeypatch.setattr(s.current.updates.spool, "save", slowly)
+
+        async def played() -> None:
+            try:
+                await s.save(tmp_path, 1)
+            finally:
+                s.current.close()
+                closed.append(True)
+
+        playing = asyncio.create_task(played())
+        await asyncio.to_thread(begun.wait)
+        playing.cancel()
+        await asyncio.sleep(0)
+        assert not closed
+        may_go_on.set()
+        await asyncio.gather(playing, return_exceptions=True)
+    assert (tmp_path / "state" / "round-0001" / "update-0.npy").exists()
+
+
+async def test_a_state_without_the_updates_of_its_clients_is_damaged(tmp_path: Path) -> None:
+    async with staged(tmp_path, "none", "updates") as s:
+        assert s.current.updates.keep(3, np.ones(1, np.float32)) == ""
+        s.current.updates.spool.forget(3)
+        await s.save(tmp_path, 1)
+        with pytest.raises(DataError, match="the updates of clients 3 are missing"):
             await again(s, tmp_path)
 
 

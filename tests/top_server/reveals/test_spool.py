@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -9,13 +10,15 @@ import resource
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp.errors import RunError
+from fedgsp import lifecycle
+from fedgsp.errors import RunError, is_full
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 from fedgsp_node.updates import reveal
@@ -204,6 +207,41 @@ def test_a_disk_that_takes_no_more_ends_the_run_with_a_reason(tmp_path: Path, me
         assert np.array_equal(read(spool, [0, 1]), rows[:2])
         spool.put(2, rows[2])
         assert np.array_equal(read(spool, [2, 1, 0]), rows[::-1])
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, pwrite = vectors(1, 100), os.pwrite
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    def full_at_first(*given: Any) -> int:
+        if not waits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(*given)
+
+    monkeypatch.setattr(os, "pwrite", full_at_first)
+    monkeypatch.setattr(lifecycle, "sleep", wait)
+    with closing(UpdateSpool(tmp_path, IN_A_FILE)) as spool:
+        spool.put(0, rows[0])
+        assert np.array_equal(read(spool, [0]), rows)
+    assert len(waits) == 1
+
+
+def test_a_saved_update_is_one_of_numpy_and_a_full_disk_says_so(tmp_path: Path) -> None:
+    rows = vectors(2, 100)
+    with closing(UpdateSpool(tmp_path)) as spool:
+        for client, row in enumerate(rows):
+            spool.put(client, row)
+        spool.save(tmp_path)
+        assert np.array_equal(np.load(tmp_path / "update-1.npy"), rows[1])
+        (tmp_path / "update-1.npy").unlink()
+        (tmp_path / "update-1.npy").symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space left") as caught:
+            spool.save(tmp_path)
+        assert is_full(caught.value)
 
 
 def test_a_spool_can_be_closed_twice(tmp_path: Path) -> None:
