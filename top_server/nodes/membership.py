@@ -36,11 +36,12 @@ from fedgsp.tickets import Issuer, Ticket, Verb
 from top_server.grouping.request import ranges
 from top_server.nodes import callers
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
-from top_server.nodes.declared import names_of, scoring_of
+from top_server.nodes.declared import scoring_of
 from top_server.nodes.departures import Cause, Departures
 from top_server.nodes.node import Node
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
+from top_server.nodes.told_names import ToldNames
 from top_server.nodes.versions import beginning, compared, differs_from
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.base import ABSENT
@@ -89,6 +90,7 @@ class Membership:
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
         self._named: dict[str, int] = {}  # what people call a client -> its number
+        self._told_names = ToldNames()
         #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
@@ -242,7 +244,7 @@ class Membership:
                 node=hello.node,
                 away=ABSENT if away_s is None else round(away_s, 1),
                 clients=len(hello.clients),
-                names=names_of([hello]) or ABSENT,
+                names=self._told_names.news(hello) or ABSENT,
                 address=hello.peer_address or None,
                 task_digest=beginning(hello.task_digest) or None,
                 differs_from=differs_from(hello, self._standard),
