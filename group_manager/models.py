@@ -82,6 +82,7 @@ class Models:
         except WeightsError as error:
             if error.failure.code is FailureCode.NO_ROOM:
                 self.note_full(error.failure.detail)
+                await asyncio.Event().wait()  # until the group has ended: the program must blame nobody for it
             return error.failure
 
     def note_full(self, why: str) -> None:
@@ -91,11 +92,10 @@ class Models:
 
     def tensors_of(self, model_id: str) -> tuple[TensorSpec, ...] | None:
         """The tensors of a model that a member has trained; None if they are not known, as those of an update."""
-        maker = self._ledger.look(model_id).maker
-        work = maker.order.work if maker is not None else None
+        record = self._ledger.look(model_id)
+        work = record.maker.order.work if record.maker is not None else None
         trained = isinstance(work, Recall) or (isinstance(work, Train) and work.produces == model_id)
-        trained |= any(part.ref is not None and part.ref.id == model_id for part in self._request.parts)
-        return self._request.tensors or None if trained else None
+        return self._request.tensors or None if trained or record.origin is Origin.AT_NODE else None
 
     async def make_start(self) -> None:
         """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.
@@ -234,6 +234,7 @@ class Models:
 
     async def _fetch(self, model_id: str) -> None:
         began = self._orders.time()
+        self.no_room.pop(model_id, None)
         try:
             match self._ledger.look(model_id).origin:
                 case Origin.PARTS:
@@ -277,8 +278,6 @@ class Models:
         for part in parts:
             assert part.ref is not None
             weights = await self.collect(part.ref.id, self._request.tensors)
-            if isinstance(weights, Failure) and weights.code is FailureCode.NO_ROOM:
-                raise WeightsError(weights.code, weights.detail)
             if isinstance(weights, Failure):
                 # Perhaps lost with its node: the group, and the part's client, continue from the mean of the others.
                 lost = weights

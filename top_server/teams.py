@@ -106,6 +106,7 @@ def ask(
             options=options,
             newcomers=evidence.newcomers,
             settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
+            away=tuple(evidence.away),
             learning_rate=config.learning_rate_in(number - 1),
             seconds=np.array([seconds.get(client, 0.0) for client in clients]) if seconds is not None else None,
         ),

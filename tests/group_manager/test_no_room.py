@@ -18,6 +18,7 @@ from fedgsp.messages import (
     GroupEvent,
     GroupResult,
     Initialise,
+    Member,
     MemberDone,
     MemberSkipped,
     ModelRef,
@@ -25,6 +26,7 @@ from fedgsp.messages import (
     PartLost,
     RelayMode,
     Release,
+    Results,
     Reveal,
     Source,
     SourceKind,
@@ -69,19 +71,36 @@ def full(_: int) -> np.ndarray:
     raise MemoryError
 
 
-@pytest.mark.parametrize("program", ["relay", "parallel"])
+PLAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relay": ("relay", {}),
+    "relay, measured": ("relay", {"most_update_ratio": 3.0}),
+    "parallel": ("parallel", {}),
+    "alone": ("alone", {"results": Results.COLLECTED}),
+    "collect": ("collect", {"results": Results.COLLECTED}),
+}
+
+
+@pytest.mark.parametrize("name", PLAYS)
 async def test_a_manager_that_is_full_ends_the_group_and_blames_no_member(
-    program: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attachment, "AGAIN_AFTER_S", 0.0)
-    async with manager(full) as m, node(m, "n0"), node(m, "n1"):
-        *events, last = await play(m, program)
+    program, changes = PLAYS[name]
+    async with manager(full) as m, node(m, "n0") as first, node(m, "n1") as second:
+        if program == "collect":
+            members = []
+            for client, (hosted, store) in enumerate((("n0", first), ("n1", second))):
+                own = CLIENTS.initial_weights(client + 1)
+                store.put(f"own {client}", own)
+                members.append(Member(client, hosted, "", 5, Part(own.ref(f"own {client}"), hosted, 1.0, client), 1.0))
+            changes = {**changes, "members": tuple(members)}
+        *events, last = await play(m, program, **changes)
     assert isinstance(last.kind, Failure)
     assert "for which there is no memory" in last.kind.detail
     skipped = [event.kind.failure for event in events if isinstance(event.kind, MemberSkipped)]
     assert not {failure and failure.code for failure in skipped} & {*OFFENCES}
-    if program == "relay":
-        assert last.kind.detail.startswith("the group manager is full: model 'run/1/0/")
+    if program != "parallel":  # where small models come unasked, each member finds out for itself
+        assert last.kind.detail.startswith("the group manager is full: model ")
         assert skipped == []  # nobody trains again in vain
 
 
@@ -154,6 +173,10 @@ async def test_a_group_does_not_end_for_a_base_for_which_there_is_no_room(monkey
         running = group_pb2_grpc.GroupServiceStub(m.channel).RunGroup(wire.encode(asked))
         await ordered.wait()
         assert await m.groups.start_of("run/1/0/relay/0.0") is None
+        assert not m.groups._groups[0].models.full.done()
+        monkeypatch.setattr(models, "growing_room", room)  # there is room by the time a member needs it
+        await m.groups.wanted("start")
+        assert "start" in m.store
         assert not m.groups._groups[0].models.full.done()
         running.cancel()
 

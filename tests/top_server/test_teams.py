@@ -85,7 +85,7 @@ def test_clients_that_are_away_are_asked_about_where_their_groups_go_on() -> Non
     sizes = {client: samples for client, samples in SIZES.items() if client != 1}
     absent = ask(CONFIG, scheme("arrivals"), {}, 2, Before(PAIRS), evidence, sizes, rng()).request
     assert absent is not None
-    assert absent.sizes.tolist() == [10, 40, 14]
+    assert (absent.sizes.tolist(), absent.away) == ([10, 40, 14], (1,))
     for row, plan in ((scheme("arrivals"), None), (SCHEMES["hcct"], PAIRS)):
         present = asked(row, plan, evidence).request
         assert present is not None

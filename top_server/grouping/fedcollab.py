@@ -34,10 +34,11 @@ def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
     """The groups with the smallest sum of error bounds.
 
     Matrix `distances` (N, N) goes from 0 (equal data) to 1 (data that can be told apart); NaN, which is unknown,
-    counts as 1. A client without samples is alone. The groups of the round before stay; clients that are in none of
-    them join a group or stay alone, one client after the other. The plan says what the next best groups would cost,
-    and warns where that is within the errors of the distances: matrix `distance_errors` (N, N), NaN or absent if
-    unknown. Raises ConfigError if there is no usable matrix and one is needed.
+    counts as 1. If it is unknown because a member of a group is away, the mean distance to the others of that group
+    counts. A client without samples is alone. The groups of the round before stay; clients that are in none of them
+    join a group or stay alone, one client after the other. The plan says what the next best groups would cost, and
+    warns where that is within the errors of the distances: matrix `distance_errors` (N, N), NaN or absent if unknown.
+    Raises ConfigError if there is no usable matrix and one is needed.
     """
     sure: Margin | None = None
     settled = {client for group in request.settled for client in group}
@@ -88,7 +89,20 @@ def _distances(request: GroupingRequest) -> Floats:
             "grouping fedcollab: matrix distances has entries beyond -1..1",
             "give numbers from 0 to 1, and NaN for a pair that is not known",
         )
-    return np.asarray(np.where(np.isnan(distances), UNKNOWN, distances), np.float64)
+    found = np.array(distances, np.float64)
+    for group in request.settled_rows:
+        _fill(found, group, np.array([request.clients[row] in request.away for row in group]))
+    return np.where(np.isnan(found), UNKNOWN, found)
+
+
+def _fill(distances: Floats, group: list[int], away: NDArray[np.bool_]) -> None:
+    """Gives clients the mean distance to the present members of a group for their unknown distances to absent ones."""
+    here, absent = np.array(group)[~away], np.array(group)[away]
+    for row in np.flatnonzero(np.isnan(distances[:, absent]).any(axis=1)):
+        known = distances[row, here][~np.isnan(distances[row, here])]
+        unknown = absent[np.isnan(distances[row, absent])]
+        if known.size:
+            distances[row, unknown] = distances[unknown, row] = known.mean()
 
 
 def _errors(request: GroupingRequest) -> Floats:

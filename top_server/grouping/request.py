@@ -36,6 +36,8 @@ class GroupingRequest:
     newcomers: tuple[int, ...] = ()
     #: The groups of the round before, without clients that have left.
     settled: tuple[tuple[int, ...], ...] = ()
+    #: Clients of these groups whose nodes are away: with them nobody could be compared in this round.
+    away: tuple[int, ...] = ()
     #: The number by which the updates behind matrix `gram` were divided: the learning rate of the round before.
     learning_rate: float = 1.0
     #: With `--balance time`: how long the training of each client is expected to take, shape (N,).

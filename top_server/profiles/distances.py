@@ -75,6 +75,9 @@ class Distances(Profile[DistanceOptions]):
         if round_number == 1 and self._recorded.path and self._met.isdisjoint(clients):
             logger.warning("option distances: %s knows none of this run's clients", self._recorded.path)
         self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
+        for client in clients:
+            if self._sizes.get(client, hosted[client].train_samples) != hosted[client].train_samples:
+                self._forget(client)  # it has come back with other data
         new = tuple(client for client in clients if client not in self._met)
         if new:
             await self._measure(round_number, clients, new)
@@ -82,7 +85,8 @@ class Distances(Profile[DistanceOptions]):
             self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
         newcomers = new if round_number > 1 else ()
-        away = {client: samples for client, samples in self._sizes.items() if client not in hosted}
+        left_out = self.context.membership.left_out  # they do not come back
+        away = {one: size for one, size in self._sizes.items() if one not in hosted and one not in left_out}
         everybody = tuple(sorted({*clients, *away}))
         distances, errors = self._matrices(everybody)
         pairwise = {"distances": distances, "distance_errors": errors}
@@ -100,8 +104,11 @@ class Distances(Profile[DistanceOptions]):
                     f" samples, and has {now}",
                     "give the distances.json of a run with the same task options, or leave the option out",
                 )
-            self._met.discard(client)
-            self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
+            self._forget(client)
+
+    def _forget(self, client: int) -> None:
+        self._met.discard(client)
+        self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
         hosted = self.context.membership.clients

@@ -1,7 +1,8 @@
 """Profiles that ask the clients nothing, about their data, or how the models of the run do on their training data."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +37,8 @@ class Histograms(Profile[NoOptions]):
     """
 
     _known: dict[int, tuple[int, ...]] = remembered(tuple)
-    #: Client -> training samples when it was asked; after a resumption those that its histogram counts.
-    _samples: dict[int, int] = field(default_factory=dict, init=False)
+    #: Client -> training samples when it was asked.
+    _samples: dict[int, int] = remembered()
 
     @property
     def histograms(self) -> Mapping[int, tuple[int, ...]]:
@@ -47,7 +48,11 @@ class Histograms(Profile[NoOptions]):
     async def gather(self, round_number: int) -> Evidence:
         """Histograms of shape (N, classes), of the clients that gave a usable one."""
         now = {client: member.train_samples for client, member in self.context.membership.clients.items()}
-        unknown = tuple(client for client in now if client not in self._known or now[client] != self._counted(client))
+        unknown = tuple(
+            client
+            for client, samples in now.items()
+            if client not in self._known or self._samples.setdefault(client, samples) != samples
+        )
         if unknown:
             outcome = await self.ask(round_number, GroupTask(0, "describe", unknown))
             for done in outcome.done:
@@ -56,9 +61,9 @@ class Histograms(Profile[NoOptions]):
         known = tuple(client for client in self.context.membership.clients if client in self._known)
         return Evidence(known, np.array([self._known[client] for client in known], np.int64) if known else None)
 
-    def _counted(self, client: int) -> int:
-        """How many training samples a client had when it was asked."""
-        return self._samples.get(client, sum(self._known[client]))
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same; states of older versions do not have the numbers of samples."""
+        super().restore({"samples": {}, **saved})
 
     def _take(self, round_number: int, done: MemberDone) -> None:
         counts = done.result.class_counts if isinstance(done.result, Described) else ()
@@ -66,6 +71,7 @@ class Histograms(Profile[NoOptions]):
         if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
             self._known[done.client] = counts
             return
+        self._known.pop(done.client, None)
         reason = (
             f"its class histogram has {len(counts)} entries with {sum(counts)} samples, the task {classes} classes:"
             " let class_counts() count the samples of each"

@@ -247,7 +247,8 @@ def latest(directory: RunDirectory) -> Saved | None:
 
 def _remedy(folder: Path) -> str:
     """What to do about a damaged state in `folder`."""
-    older = [number for number, path in _folders(RunDirectory(folder.parent.parent)) if path.name < folder.name]
+    rounds = [number for number, path in _folders(RunDirectory(folder.parent.parent))]
+    older = [number for number in rounds if number < int(folder.name.rpartition("-")[2])]
     return f"{_REMEDY}; or remove {folder}, and the run goes on from round {max(older)}" if older else _REMEDY
 
 
@@ -260,16 +261,15 @@ def _load(path: Path) -> Tensors:
 
 def _check_task(saved: Tensors, tensors: tuple[TensorSpec, ...]) -> None:
     """Raises DataError if the nodes of a resumed run have another model: then the state is not to blame."""
-    for spec in tensors:
-        before = saved.get(spec.name)
-        if before is not None and (str(before.dtype), before.shape) == (spec.dtype, spec.shape):
-            continue
-        had = f"{before.dtype}{list(before.shape)}" if before is not None else "missing"
-        raise DataError(
-            f"the task of the nodes has another model than the run: tensor {spec.name!r} is"
-            f" {spec.dtype}{list(spec.shape)}, and in the run it is {had}",
-            "start the nodes with the task and the options of the run, then resume it",
-        )
+    run = {name: f"{array.dtype}{list(array.shape)}" for name, array in saved.items()}
+    nodes = {spec.name: f"{spec.dtype}{list(spec.shape)}" for spec in tensors}
+    for name in (*nodes, *run):
+        if run.get(name) != nodes.get(name):
+            raise DataError(
+                f"the task of the nodes has another model than the run: tensor {name!r} is"
+                f" {nodes.get(name, 'missing')}, and in the run it is {run.get(name, 'missing')}",
+                "start the nodes with the task and the options of the run, then resume it",
+            )
 
 
 def _read(context: RunContext, path: Path) -> Weights:

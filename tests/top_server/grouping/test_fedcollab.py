@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -143,12 +144,21 @@ def test_newcomers_are_placed_one_by_one_in_the_order_of_their_ids() -> None:
     assert fedcollab(backwards).groups == ((12,), (11, 10), (13,))
 
 
-def test_members_that_are_away_count_for_who_joins_their_coalition() -> None:
-    """Clients 10 to 12 are alike, and 13 is half as far as can be from each. It stays alone, whoever is there."""
-    apart = np.array([(0, 0, 0, 0.5), (0, 0, 0, 0.5), (0, 0, 0, 0.5), (0.5, 0.5, 0.5, 0)])
-    assert fedcollab(request(apart, settled=((10, 11, 12),))).groups == ((10, 11, 12), (13,))
-    apart[1:3, 3] = apart[3, 1:3] = NAN  # of those who are away nobody can say
-    assert fedcollab(request(apart, settled=((10, 11, 12),))).groups == ((10, 11, 12), (13,))
+def test_members_that_are_away_count_as_those_who_are_there_for_who_joins_their_coalition() -> None:
+    """Clients 10 to 12 are alike, and 13 is half as far as can be from each, or like them."""
+    for distance, groups in ((0.5, ((10, 11, 12), (13,))), (0.0, ((10, 11, 12, 13),))):
+        apart = np.full((4, 4), distance)
+        apart[:3, :3] = 0
+        all_there = request(apart, settled=((10, 11, 12),))
+        assert fedcollab(all_there).groups == groups
+        apart[1:3, 3] = apart[3, 1:3] = NAN
+        some_away = dataclasses.replace(all_there, matrices={"distances": apart}, away=(11, 12))
+        assert fedcollab(some_away).groups == groups
+        # Of clients that are there and could not be compared, nothing is assumed.
+        assert fedcollab(dataclasses.replace(some_away, away=())).groups == ((10, 11, 12), (13,))
+        apart[0, 3] = apart[3, 0] = NAN
+        nobody_there = dataclasses.replace(some_away, away=(10, 11, 12))
+        assert fedcollab(nobody_there).groups == ((10, 11, 12), (13,))
     only = np.array([(0, 0.5), (0.5, 0)])  # as if there were no other members
     assert fedcollab(request(only, settled=((10,),))).groups == ((10, 11),)
 

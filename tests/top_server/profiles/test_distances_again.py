@@ -99,6 +99,27 @@ async def test_of_clients_that_are_away_all_is_known_but_their_distances_to_newc
         assert same(evidence, expected)
 
 
+async def test_of_a_client_that_was_left_out_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=3) as (surveys, profile):
+        await profile.gather(1)
+        for _ in range(3):
+            surveys.stage.context.membership.note_offence(2)
+        evidence = await profile.gather(2)
+        assert (evidence.clients, evidence.away) == ((0, 1), {})
+
+
+async def test_a_client_that_comes_back_with_other_data_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        node = await surveys.join("n7", c7=40)
+        for number, samples, new in ((1, 40, ()), (2, 40, ()), (3, 90, (7,)), (4, 90, ())):
+            await surveys.stage.context.membership.leave(node, "its stream was lost")
+            node = await surveys.join("n7", c7=samples)
+            assert (await profile.gather(number)).newcomers == new
+        assert newcomers(surveys) == [(), (7,)]
+
+
 async def test_newcomers_without_samples_let_nobody_be_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

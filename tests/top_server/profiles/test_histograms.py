@@ -52,3 +52,37 @@ async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
     assert all(
         event["reason"].endswith("10 classes: let class_counts() count the samples of each") for event in events
     )
+
+
+async def test_a_client_whose_new_histogram_cannot_be_used_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with surveyed(monkeypatch, 1) as surveys:
+        told = [Described((3, *[0] * 9)), Described((1, 2)), Described((4, *[0] * 9))]
+        surveys.answers["describe"] = lambda task: surveys.outcome(
+            task, done=tuple(MemberDone(client, 0, told[0]) for client in task.clients if client)
+        )
+        profile, members = surveys.stage.profile("histograms"), surveys.stage.context.membership
+        found = []
+        for number, samples in ((1, 30), (2, 24), (3, 24)):
+            node = await surveys.join("n7", c7=samples)
+            found.append((await profile.gather(number)).clients)
+            await members.leave(node, "its stream was lost")
+            del told[0]
+        assert found == [(7,), (), (7,)]
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_counts_that_are_not_those_of_the_samples_are_asked_for_once(
+    older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as counts with noise, of which a second draw would tell more; also by a state of an older version."""
+    async with surveyed(monkeypatch, 1) as surveys:
+        surveys.answers["describe"] = lambda task: surveys.outcome(
+            task, done=(MemberDone(0, 0, Described((77, *[0] * 9))),)
+        )
+        first, again = surveys.stage.profile("histograms"), surveys.stage.profile("histograms")
+        await first.gather(1)
+        await first.gather(2)
+        saved = first.save()
+        again.restore({"known": saved["known"]} if older else saved)
+        await again.gather(3)
+        assert len(surveys.of("describe")) == 1

@@ -15,7 +15,7 @@ import pytest
 
 from fedgsp.errors import DataError, RunError
 from fedgsp.messages import ModelRef, TensorSpec
-from tests.support.scripted import model, value_of
+from tests.support.scripted import TENSORS, model, value_of
 from tests.support.staged import Stage, stage
 from top_server.grouping import Plan
 from top_server.models import Held, client_slot
@@ -23,8 +23,6 @@ from top_server.profiles import PROFILES
 from top_server.record import model_files
 from top_server.record.directory import RunDirectory
 from top_server.resume import state
-
-OTHERS = (TensorSpec("w", "float64", (2,)),)
 
 
 @asynccontextmanager
@@ -208,29 +206,36 @@ async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -
             await again(s, tmp_path)
 
 
-async def test_nodes_with_another_model_are_to_blame_and_not_the_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tensors", "what"),
+    [
+        ((TensorSpec("w", "float64", (2,)),), "tensor 'w' is float64[2], and in the run it is float64[1]"),
+        ((*TENSORS, TensorSpec("b", "float64", (1,))), "tensor 'b' is float64[1], and in the run it is missing"),
+        ((), "tensor 'w' is missing, and in the run it is float64[1]"),
+    ],
+)
+async def test_nodes_with_another_model_are_to_blame_and_not_the_state(
+    tmp_path: Path, tensors: tuple[TensorSpec, ...], what: str
+) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         await s.save(tmp_path, 1)
-        s.context.membership._standard = dataclasses.replace(s.context.membership.standard, tensors=OTHERS)
-        saved = state.latest(RunDirectory(tmp_path))
-        assert saved is not None
-        with pytest.raises(
-            DataError, match=r"tensor 'w' is float64\[2\], and in the run it is float64\[1\]"
-        ) as caught:
-            await s.restore(saved)
+        s.context.membership._standard = dataclasses.replace(s.context.membership.standard, tensors=tensors)
+        with pytest.raises(DataError) as caught:
+            await again(s, tmp_path)
+        assert what in caught.value.what
         assert caught.value.remedy == "start the nodes with the task and the options of the run, then resume it"
 
 
 async def test_the_way_out_of_a_damaged_state_is_the_one_before(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
-        for number in (1, 2):
+        for number in (9_999, 10_000):
             await s.save(tmp_path, number)
         origin = model_files.Origin("run", "fedgsp", 1, 0)
-        folder = tmp_path / "state" / "round-0002"
+        folder = tmp_path / "state" / "round-10000"
         model_files.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
         with pytest.raises(DataError) as caught:
             await again(s, tmp_path)
-        assert caught.value.remedy.endswith(f"or remove {folder}, and the run goes on from round 1")
+        assert caught.value.remedy.endswith(f"or remove {folder}, and the run goes on from round 9999")
 
 
 async def test_the_record_is_on_disk_before_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
