@@ -60,6 +60,7 @@ async def test_a_relay_with_relayed_state_has_the_oracles_bits_and_files_in_bflo
 
 
 @pytest.mark.parametrize("wire", ["exact", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_a_mean_of_parts_in_bfloat16_is_rounded_once(tmp_path: Path, wire: str) -> None:
     expected = reference(wire_dtype=wire).play_fedavg()[-1]
     run = await played(tmp_path, scheme="fedavg", wire_dtype=wire)

@@ -160,7 +160,7 @@ SELDOM = tuple(f"fedcollab, {name}" for name in ("fedprox", "fednova", "finetune
     ("name", "layout"),
     [
         *(pytest.param(name, "mixed up", marks=[pytest.mark.slow] if name in SELDOM else []) for name in CASES),
-        *((name, "one node") for name in ON_ONE_NODE),
+        *(pytest.param(name, "one node", marks=pytest.mark.slow) for name in ON_ONE_NODE),
     ],
 )
 async def test_every_scheme_gives_the_oracles_bits_however_clients_are_hosted(
@@ -249,6 +249,7 @@ async def test_discriminators_find_the_oracles_distances_and_coalitions(
     assert 1 < len(coalitions) < 7
 
 
+@pytest.mark.slow
 def test_some_discriminators_stop_before_others() -> None:
     assert told_apart("largest")[1] == [(1, 21), (6, 21), (11, 21), (16, 12), (21, 4)]
 
@@ -334,7 +335,7 @@ def placed(
     ("estimate", "c", "before", "after"),
     [
         ("largest", 0.5, [[0, 2, 3], [1]], [[0, 2, 3, 4], [1], [5]]),
-        ("cross-fitted", 5.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]]),
+        pytest.param("cross-fitted", 5.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]], marks=pytest.mark.slow),
     ],
 )
 async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
@@ -371,7 +372,10 @@ async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
 
 
-@pytest.mark.parametrize(("c", "joined"), [(0.5, [[0, 2, 3, 4], [5]]), (5.0, [[0, 1, 2, 3, 4, 5]])])
+@pytest.mark.parametrize(
+    ("c", "joined"),
+    [(0.5, [[0, 2, 3, 4], [5]]), pytest.param(5.0, [[0, 1, 2, 3, 4, 5]], marks=pytest.mark.slow)],
+)
 async def test_only_coalitions_that_somebody_joined_train_on_if_so_asked(
     tmp_path: Path, c: float, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

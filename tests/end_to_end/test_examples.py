@@ -74,6 +74,7 @@ def test_an_example_has_at_most_40_lines_of_code(name: str) -> None:
     assert 10 < lines_of_code(EXAMPLES / f"{name}.py") <= 40
 
 
+@pytest.mark.slow
 async def test_a_small_transformer_learns_with_its_own_optimiser(tmp_path: Path) -> None:
     run = await played(tmp_path, "small_transformer:Rows", {"clients": "4"}, 4)
     assert run.rows[-1]["accuracy"] > 0.5

@@ -96,7 +96,7 @@ async def test_an_extended_run_has_the_bits_of_a_longer_one(
 @pytest.mark.parametrize(
     ("scheme", "changes"),
     [
-        ("fedavg", {"sampling_rate": 1.0}),
+        pytest.param("fedavg", {"sampling_rate": 1.0}, marks=pytest.mark.slow),
         *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("hcct-p", "hcct", "independent")),
         pytest.param("ditto", {}, marks=pytest.mark.slow),
     ],
@@ -161,7 +161,7 @@ STEPS = ("config", "event", "note", "state")
 
 
 @pytest.mark.parametrize(
-    "step", ["event", *(pytest.param(step, marks=pytest.mark.slow) for step in ("config", "note", "state"))]
+    "step", [pytest.param(step, marks=pytest.mark.slow) for step in ("event", "config", "note", "state")]
 )
 async def test_an_extension_that_is_cut_off_after_any_step_of_its_begin_is_extended_again_or_resumed(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch

@@ -97,9 +97,7 @@ def hosts(layout: str, **changes: Any) -> list[NodeSettings]:
     return [dataclasses.replace(node, **changes) for node in nodes(*LAYOUTS[layout], **TASK)]
 
 
-#: These are played also without a way between nodes.
-ON_ONE_NODE = ("hcct", "independent")
-#: Another case has all that is in these. They are played on demand, as everything that is in neither table.
+#: Another case has all that is in these. They are played on demand, as all are in the other layouts.
 SELDOM = ("maxfl", "hcct, first epoch together", "hcct, sketch", "global")
 
 
@@ -109,7 +107,7 @@ SELDOM = ("maxfl", "hcct, first epoch together", "hcct, sketch", "global")
         pytest.param(
             name,
             layout,
-            marks=[] if name in ON_ONE_NODE or (layout, name in SELDOM) == ("mixed up", False) else [pytest.mark.slow],
+            marks=[] if layout == "mixed up" and name not in SELDOM else [pytest.mark.slow],
         )
         for name, layout in itertools.product(SCHEMES, LAYOUTS)
         if not name.startswith("hcct-p")
@@ -145,7 +143,9 @@ async def test_personal_heads_of_several_nodes_give_the_oracles_bits(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "changes", [{"relay": "manager"}, {"peer_listen": None}], ids=["by way of the manager", "no peers"]
+    "changes",
+    [pytest.param({"relay": "manager"}, marks=pytest.mark.slow), {"peer_listen": None}],
+    ids=["by way of the manager", "no peers"],
 )
 async def test_weights_may_take_any_way(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ async def test_a_relay_with_adamw_and_everything_else_has_the_oracles_bits(tmp_p
         assert_same_bits(run.model(number), state)
 
 
+@pytest.mark.slow
 async def test_fedavg_with_momentum_has_the_oracles_bits(tmp_path: Path) -> None:
     expected = reference(
         sampling_rate=0.7,
@@ -96,6 +97,7 @@ async def test_fedavg_with_momentum_has_the_oracles_bits(tmp_path: Path) -> None
     assert_same_bits(run.model(3), expected[-1])
 
 
+@pytest.mark.slow
 async def test_hcct_groups_by_what_adam_has_changed(tmp_path: Path) -> None:
     expected = GroupReference(
         load_task("digits", TASK),

@@ -17,7 +17,7 @@ from top_server.schemes import SCHEMES
 
 CLIENTS = 6
 #: One for each way of asking; the others play on demand.
-ALWAYS = ("fedgsp", "fesem")
+ALWAYS = ("fesem",)
 
 
 @pytest.mark.e2e

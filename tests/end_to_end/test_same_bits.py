@@ -79,7 +79,7 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
     ("hand_over", "relay"),
     [
         ("auto", "auto"),
-        ("network", "manager"),
+        pytest.param("network", "manager", marks=pytest.mark.slow),
         pytest.param("auto", "manager", marks=pytest.mark.slow),
         pytest.param("network", "auto", marks=pytest.mark.slow),
     ],
@@ -132,8 +132,7 @@ async def test_hand_overs_inside_one_node_move_no_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sampling_rate": 0.5},
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"beta": 1}, {"beta": 8})),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"sampling_rate": 0.5}, {"beta": 1}, {"beta": 8})),
         {"seed": 3, "local_epochs": 2},
     ],
 )

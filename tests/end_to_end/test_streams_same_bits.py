@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     "multi, previous": ("fedfusion", {"operator": "multi", "evaluation": "previous"}),
 }
 #: The others are played on demand.
-OFTEN = ("fedmmd, features", "conv", "multi, previous")
+OFTEN = ("fedmmd, features", "conv")
 
 
 @functools.cache

@@ -122,6 +122,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
     assert f'tls_key = "{doors.tls.files.key}"' in run.directory.config.read_text()
 
 
+@pytest.mark.slow
 async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, doors: Doors) -> None:
     expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=1, beta=2, sampling_rate=1.0)
     config = settings(tmp_path / "run", rounds=1, listen="0.0.0.0:0", **doors.settings)

@@ -41,7 +41,9 @@ def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
     managers_here(monkeypatch)
 
 
-@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[] if what == "too long" else [pytest.mark.slow]) for what in BAD]
+)
 async def test_a_client_whose_update_is_unusable_is_reported_and_is_alone_in_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

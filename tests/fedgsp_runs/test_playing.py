@@ -80,6 +80,7 @@ async def test_a_class_of_a_script_plays_without_a_main_guard(
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_all_processes_end_with_the_script_and_the_run_can_be_resumed(
     number: signal.Signals, tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

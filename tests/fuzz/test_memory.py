@@ -192,7 +192,13 @@ HANDLERS = {
 }
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
+#: The calls of strangers and of nodes that hold most; the others are played on demand.
+ALWAYS = ("uploads", "joins", "orders")
+
+
+@pytest.mark.parametrize(
+    "handler", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.slow]) for name in HANDLERS]
+)
 async def test_nothing_of_what_strangers_send_is_kept(handler: str) -> None:
     async with HANDLERS[handler]() as once:
         assert await grown(once) < MOST_GROWN

@@ -120,6 +120,7 @@ def test_the_list_of_steps_is_written_to_a_file_and_read_back_and_other_values_a
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("_installed")
+@pytest.mark.slow
 def test_the_flags_name_the_steps_of_installed_packages() -> None:
     def told(*flags: str) -> str:
         command = [sys.executable, "-m", "top_server", *flags]

@@ -159,6 +159,7 @@ def test_scikit_learns_digits_hold_out_the_same_fifth_whatever_the_seed() -> Non
     assert np.abs(np.bincount(held[0].test.y) * 4 - np.bincount(held[0].train.y)).max() <= 8
 
 
+@pytest.mark.slow
 def test_blended_digits_are_differences_to_patches_of_photographs(
     tmp_path: Path, digit_arrays: dict[str, Any]
 ) -> None:
