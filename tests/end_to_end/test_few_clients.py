@@ -24,6 +24,7 @@ def told(run: Finished, kind: str) -> list[dict[str, object]]:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_six_clients_all_train_in_groups_of_several_and_the_record_repeats_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

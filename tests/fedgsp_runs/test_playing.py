@@ -133,6 +133,7 @@ def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_pa
 
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_a_run_that_fails_raises_its_reason_and_names_its_directory(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="diverged") as caught:
         run("digits", options={"clients": 2}, rounds=1, learning_rate=1e30, run_dir=tmp_path / "run", progress=False)
