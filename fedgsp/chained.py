@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
-from fedgsp.files import check_regular, parse_json
+from fedgsp.files import check_regular, parse_json, write_all
 from fedgsp.locks import try_lock
 
 #: What stands in the place of the hash in the first line.
@@ -108,11 +108,9 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
     def append(self, fields: Mapping[str, Any]) -> None:
         """Writes a line; raises RunError if the disk is full."""
         line = line_of(self.number + 1, self.head, fields)
-        rest = line
         try:
             self._file.truncate(self._end)  # an append before may have failed halfway, as on a full disk
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file, line)
         except OSError as error:
             raise not_written(self._path, error) from error
         self.number, self.head = self.number + 1, hash_of(line)

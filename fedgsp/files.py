@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 from collections import Counter
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,6 +68,13 @@ def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise not_written(path, error) from error
+
+
+def write_all(file: FileIO, content: bytes | memoryview) -> None:
+    """Writes all bytes to an unbuffered file, which may take only some of them at once; raises OSError."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def sync(path: Path) -> None:

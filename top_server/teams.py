@@ -77,7 +77,9 @@ def ask(
     wanted = groups_wanted(config, scheme, number, len(evidence.clients) - len(evidence.away))  # of all clients
     plan = before.plan
     if evidence.away:
-        stay = [client for group in plan.groups for client in group] if plan is not None and scheme.continues else []
+        stay = (
+            {client for group in plan.groups for client in group} if plan is not None and scheme.continues else set()
+        )
         evidence = evidence.of([one for one in evidence.clients if one in stay or one not in evidence.away])
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, sampling_rate(config), rng))

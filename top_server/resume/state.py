@@ -247,8 +247,8 @@ def latest(directory: RunDirectory) -> Saved | None:
 
 def _remedy(folder: Path) -> str:
     """What to do about a damaged state in `folder`."""
-    rounds = [number for number, path in _folders(RunDirectory(folder.parent.parent))]
-    older = [number for number in rounds if number < int(folder.name.rpartition("-")[2])]
+    damaged = int(folder.name.rpartition("-")[2])
+    older = [number for number, _ in _folders(RunDirectory(folder.parent.parent)) if number < damaged]
     return f"{_REMEDY}; or remove {folder}, and the run goes on from round {max(older)}" if older else _REMEDY
 
 

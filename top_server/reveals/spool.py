@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import RunError
+from fedgsp.files import write_all
 from fedgsp.updates import LENGTH_BYTES
 from top_server.record.room import waiting_for_room
 
@@ -246,9 +247,8 @@ def _save(path: Path, vector: NDArray[Any]) -> None:
     header = BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vector))
     with path.open("wb", buffering=0) as file:
-        for rest in (memoryview(header.getvalue()), vector.view(np.uint8).data):
-            while rest:
-                rest = rest[file.write(rest) :]
+        write_all(file, header.getvalue())
+        write_all(file, vector.view(np.uint8).data)
 
 
 def _lengths(shown: NDArray[np.uint8]) -> NDArray[np.float64]:
