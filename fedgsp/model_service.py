@@ -33,7 +33,7 @@ from fedgsp.windows import is_here
 TAKE_TIMEOUT_S = 60.0
 #: Most calls at once for one model and one caller. A node fetches a model once, unless it lost its connection.
 MOST_FETCHES, MOST_UPLOADS = 8, 1
-#: A slow link, a cancelled wait and a full disk of the receiver say nothing against a model.
+#: Failures that do not show that the model or its sender is bad: a slow link, a cancelled wait, a full receiver.
 _BLAMELESS = (FailureCode.STALLED, FailureCode.CANCELLED, FailureCode.NO_ROOM)
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class ModelServicer:
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
     `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes, and the
     tensors `tensors_of(id)` if these are known. They go to the `landing(id)` or, if there is none, into the store.
-    `served(id, caller, bytes)` is told of every model that a caller got, and `no_room(id, failure)` of every upload
-    for which this process has no memory or no disk. With `bases`, models may travel coded.
+    `served(id, caller, bytes)` is called for every model that a caller got. `no_room(id, failure)` is called if this
+    process has no memory or no disk for an upload. With `bases`, models may travel coded.
     """
 
     def __init__(

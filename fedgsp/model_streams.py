@@ -249,7 +249,7 @@ async def received(
 
 
 def _empty(what: str, header: ModelHeader, size: int, make_room: Room) -> tuple[Weights, Finiteness]:
-    """Weights whose bytes are to come, and what checks them; WeightsError if there is no room for them."""
+    """Weights without their bytes, and the check for finite values as these come; WeightsError if memory is full."""
     try:
         weights = Weights(header.tensors, make_room(size), bfloat16=header.encoding == BFLOAT16)
     except (OSError, MemoryError):

@@ -58,7 +58,7 @@ class Models:
     landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
     #: By model id: why there was no room for it here.
     no_room: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Done, with the reason, when there is no memory or no disk for a model here. No member is to blame for that.
+    #: Gets the reason as its result when this manager has no memory or no disk for a model. No member is to blame.
     full: asyncio.Future[str] = dataclasses.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -86,7 +86,7 @@ class Models:
             return error.failure
 
     def note_full(self, why: str) -> None:
-        """A model is needed here for which there is no room: the group ends, and no member is to blame."""
+        """Ends the group: this manager has no memory or no disk for a model that it needs. No member is to blame."""
         if not self.full.done():
             self.full.set_result(why)
 

@@ -222,7 +222,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         return next((tensors for tensors in found if tensors is not None), None)
 
     def no_room(self, model_id: str, why: Failure) -> None:
-        """There is no memory or no disk here for an upload.
+        """This manager has no memory or no disk for an upload.
 
         Of a model whose tensors are not known, the size is only what its sender says: the sender has failed.
         """

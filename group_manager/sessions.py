@@ -78,7 +78,7 @@ class PendingOrder:
         return self.start_coming() if self.waits < MOST_WAITS else None
 
     def start_was_fetched(self, since: float, now: float) -> None:
-        """A fetch of its start began at `since` and ended: its clocks stood still meanwhile, and go on from `now`."""
+        """A fetch of its start has ended, which began at `since`. Meanwhile its clocks stood still; now they go on."""
         if self.waits < MOST_WAITS:
             self.touched, self.begun = now, self.begun + now - max(since, self.begun)
         self.waits += 1
