@@ -75,6 +75,7 @@ class ModelServicer:
         self._fetches, self._watches, self._uploads = Turns(MOST_FETCHES), Turns(MOST_FETCHES), Turns(MOST_UPLOADS)
         self._ways = Ways()
         self._not_given = SeldomLog(logger, logging.INFO, "request")
+        self._without_room = SeldomLog(logger, logging.ERROR, "upload")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service at a server."""
@@ -194,7 +195,7 @@ class ModelServicer:
                     self._store.put(ref.id, weights)
         except WeightsError as error:
             if error.failure.code is FailureCode.NO_ROOM:
-                logger.error("%s", error.failure.detail)
+                self._without_room.line(error.failure.detail)
                 self._no_room(coming, error.failure)
             blameless = error.failure.code in _BLAMELESS
             await refuse(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +24,16 @@ from top_server.run import RunContext
 
 @dataclass(eq=False)
 class Priors(Profile[PriorOptions]):
-    """Every client trains its prior model alone, once; the model stays on its node until the run is over."""
+    """Every client trains its prior model alone; the model stays on its node until the run is over.
+
+    A client trains once, and again if its number of training samples is another one: then its data have changed.
+    """
 
     priors: dict[int, Held] = remembered(Held.from_json, Held.to_json)
     #: Client -> the round in which it trained its prior model.
     _made_in: dict[int, int] = remembered()
+    #: Client -> training samples when it trained its prior model.
+    _samples: dict[int, int] = remembered()
 
     async def train_priors(self, round_number: int) -> tuple[int, ...]:
         """Lets clients train prior models that have none; returns the clients that have one then."""
@@ -36,6 +42,10 @@ class Priors(Profile[PriorOptions]):
             # Kept for clients that join later, when the global model has changed.
             weights = context.models.weights(self.start(tuple(context.membership.clients))[0][0])
             context.models.put([INITIAL], context.initial_id(INITIAL), weights)
+        for client, member in context.membership.clients.items():
+            if self._samples.setdefault(client, member.train_samples) != member.train_samples:
+                self.discard(client)
+                self._samples[client] = member.train_samples
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
             epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
@@ -60,6 +70,15 @@ class Priors(Profile[PriorOptions]):
         for client in clients:
             self.priors.pop(client)
 
+    def discard(self, client: int) -> None:
+        """Discards all that was learned from data that the client no longer has."""
+        self.priors.pop(client, None)
+        self._made_in.pop(client, None)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same; states of older versions do not have the numbers of samples."""
+        super().restore({"samples": {}, **saved})
+
 
 @dataclass(eq=False)
 class PriorLosses(Priors):
@@ -81,6 +100,11 @@ class PriorLosses(Priors):
         return _columns(
             self.context, train_loss=losses, prior_loss={client: self._losses[client] for client in losses}
         )
+
+    def discard(self, client: int) -> None:
+        """The same, and the loss of its prior model."""
+        super().discard(client)
+        self._losses.pop(client, None)
 
 
 class PriorDistances(Priors):
@@ -149,6 +173,11 @@ class PriorModels(Priors):
         if unknown or self._gram is None or self._gram.clients != clients:
             self._gram = Evidence(clients, pairwise={"gram": await asyncio.to_thread(self._spool.gram, clients)})
         return self._gram
+
+    def discard(self, client: int) -> None:
+        """The same, and the copy of its prior model."""
+        super().discard(client)
+        self._spool.forget(client)
 
     def close(self) -> None:
         """Gives back the spool's memory and disk."""

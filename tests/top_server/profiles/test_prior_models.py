@@ -106,6 +106,20 @@ async def test_newcomers_train_from_the_first_model_though_the_global_one_has_mo
         assert evidence.matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
 
 
+async def test_the_model_of_a_client_that_comes_back_with_other_data_is_collected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        members = surveys.stage.context.membership
+        node = await surveys.join("n7", c7=30)
+        for number, samples in ((1, 30), (2, 30), (3, 24)):
+            await members.leave(node, "its stream was lost")
+            node = await surveys.join("n7", c7=samples)
+            assert (await profile.gather(number)).matrices["gram"].tolist() == gram_of(0, 1, 7)
+        for program in ("alone", "collect"):
+            assert [task.clients for task in surveys.of(program)] == [(0, 1, 7), (7,)]
+
+
 async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_its_client_trains_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,3 +69,36 @@ async def test_a_client_whose_training_beforehand_fails_is_there_all_the_same(
 @pytest.mark.parametrize("round_number", [1, 2])
 async def test_if_nobody_can_tell_nobody_is_there(gather: Gather, round_number: int) -> None:
     assert (await gather(round_number, failing=(0, 1, 2))).clients == ()
+
+
+@pytest.mark.parametrize("kind", ["prior-losses", "prior-distances"])
+async def test_a_client_that_comes_back_with_other_data_trains_its_prior_model_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, 2, "weighted-mean", run_dir=tmp_path) as surveys:
+        answering(surveys, {})
+        profile, members = surveys.stage.profile(kind), surveys.stage.context.membership
+        node = await surveys.join("n7", c7=30)
+        for number, samples in ((1, 30), (2, 30), (3, 24)):
+            await members.leave(node, "its stream was lost")
+            node = await surveys.join("n7", c7=samples)
+            saved, profile = profile.save(), surveys.stage.profile(kind)
+            profile.restore(saved)  # as a resumed run does
+            await profile.gather(number)
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1, 7), (7,)]
+        # Losses of prior models are asked for once for each of these models.
+        judged = [task.clients for task in surveys.of("evaluate-training") if task.own_starts]
+        assert judged == ([(0, 1, 7), (7,)] if kind == "prior-losses" else [])
+
+
+@pytest.mark.parametrize("kind", ["prior-losses", "prior-distances"])
+async def test_a_state_without_numbers_of_samples_keeps_its_prior_models(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, 2, "weighted-mean", run_dir=tmp_path) as surveys:
+        answering(surveys, {})
+        first, again = surveys.stage.profile(kind), surveys.stage.profile(kind)
+        await first.gather(1)
+        again.restore({name: value for name, value in first.save().items() if name != "samples"})
+        await again.gather(2)
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1)]
