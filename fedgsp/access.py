@@ -33,7 +33,10 @@ TICKET = "fedgsp-ticket-bin"
 #: The key of a number that a node draws when its process starts: by it the top server tells a node that connects again
 #: from another process with the same certificate.
 PROCESS = "fedgsp-process"
-_MOST_OF_PROCESS = 64
+#: The key of what a node asks a manager, and of the answer: it shows that the manager is one of the run.
+QUESTION, ANSWER = "fedgsp-question", "fedgsp-answer-bin"
+#: Most characters of the two texts that a caller says.
+_MOST_SAID = 64
 #: How long a revoked caller may take to send the message that it is sending, in seconds.
 _LAST_MESSAGE_S = 1.0
 #: What a refused stranger is told; the log of this process has the reason.
@@ -74,7 +77,8 @@ class Caller:
 
     `proven` is who it is by its certificate, None without TLS. `enrolment` is that of its certificate, empty for
     certificates that no top server issued. `certificate` is its own, and those between it and the CA, in PEM.
-    `address` is where its connection comes from. `process` is what it says of its process, empty if nothing.
+    `address` is where its connection comes from. `process` is what it says of its process, empty if nothing, and
+    `question` is what it asks this process, so that it shows who it is.
     """
 
     proven: Identity | None
@@ -83,6 +87,7 @@ class Caller:
     certificate: bytes = b""
     address: str = ""
     process: str = ""
+    question: str = ""
 
     @property
     def asks(self) -> str:
@@ -132,9 +137,10 @@ def proven() -> Identity | None:
     return found.proven if found is not None else None
 
 
-def shown(ticket: bytes, process: str = "") -> tuple[tuple[str, bytes | str], ...]:
-    """The metadata of a call that shows a ticket, and names the process that makes it."""
-    return (*(((TICKET, ticket),) if ticket else ()), *(((PROCESS, process),) if process else ()))
+def shown(ticket: bytes, process: str = "", question: str = "") -> tuple[tuple[str, bytes | str], ...]:
+    """The metadata of a call that shows a ticket, names the process that makes it, and asks who serves it."""
+    said: dict[str, bytes | str] = {TICKET: ticket, PROCESS: process, QUESTION: question}
+    return tuple((name, value) for name, value in said.items() if value)
 
 
 class AccessControl:
@@ -187,7 +193,8 @@ class AccessControl:
             enrolment,
             certificate,
             address=unquote(context.peer().partition(":")[2]),  # gRPC's name for a peer is `ipv6:%5B::1%5D:7000`
-            process=str(said.get(PROCESS, ""))[:_MOST_OF_PROCESS],
+            process=str(said.get(PROCESS, ""))[:_MOST_SAID],
+            question=str(said.get(QUESTION, ""))[:_MOST_SAID],
         )
         # The registry tells a guest why its invitation is not good any more.
         if enrolment in self.revoked and rule.verb is not Verb.ENROL:

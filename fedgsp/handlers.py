@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -12,6 +13,14 @@ from fedgsp.to_the_end import looked_at
 
 #: Is given the request of a call, or the stream of its requests, and yields what the method of the servicer gets.
 Visit = Callable[[Any, grpc.aio.ServicerContext], AbstractAsyncContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Metadata before the first answer. A method that yields its answers may yield it first."""
+
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
 
 _ARITIES = {False: "unary", True: "stream"}
 
@@ -55,7 +64,9 @@ async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:
     async with aclosing(answers) as found:
         async for answer in found:
             if not begun:
+                opening = answer if isinstance(answer, Opening) else Opening()
                 # By itself and to its end: gRPC sends no status to a call that is cancelled while this is on its way.
-                await asyncio.shield(looked_at(context.send_initial_metadata(())))
+                await asyncio.shield(looked_at(context.send_initial_metadata(opening.metadata)))
                 begun = True
-            await context.write(answer)
+            if not isinstance(answer, Opening):
+                await context.write(answer)

@@ -19,7 +19,7 @@ from fedgsp.addresses import ip_of, is_near, split_address
 from fedgsp.errors import ConfigError, PeerError, not_written
 from fedgsp.files import write_secret
 from fedgsp.identity import Identity
-from fedgsp.tickets import KEY_BYTES, Ticket, Verb, issue, new_key
+from fedgsp.tickets import KEY_BYTES, Ticket, Verb, answer, issue, new_key
 
 #: A host that stands for several addresses -> these. A server on all interfaces can also be dialled at 127.0.0.2.
 _DIALLED = {
@@ -88,7 +88,7 @@ def _files(host: str, port: int) -> list[Path]:
 
 def proof(key: bytes, asked: str) -> bytes:
     """What a server answers to the question `asked`, to show that it knows the key; empty without one of the two."""
-    return hmac.digest(key, b"answer to " + asked.encode(), "sha256") if key and asked else b""
+    return answer(key, asked) if key and asked else b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ A ticket names the verb, the run, the round, the thing (such as the id of a mode
 ends with an HMAC-SHA256 over these. A ticket for a model is good until its holder has reached the next round, or the
 next run. Tickets to join, to attach and to lead name no round: they are good as long as the process that checks them
 has its key.
+
+With the same keys a process shows whom it serves: it answers a question of the caller, which changes with each call.
 """
 
 import hashlib
@@ -76,6 +78,11 @@ def read(key: bytes, shown: bytes) -> Ticket | None:
         return None
 
 
+def answer(key: bytes, question: str) -> bytes:
+    """What a process answers to a question, to show that it knows a key."""
+    return _mac(key, b"answer to " + question.encode())
+
+
 class Issuer:
     """Makes tickets for the services of all processes of a run: only the top server and its managers have one."""
 
@@ -116,6 +123,10 @@ class Door:
         self.reach(run, round_number)
         if run == self._run:
             self._round = round_number
+
+    def is_proven(self, question: str, shown: bytes) -> bool:
+        """Whether a process that was asked this has shown that it knows the key of this process."""
+        return self._key is not None and hmac.compare_digest(answer(self._key, question), shown)
 
     def read(self, shown: bytes) -> Ticket | None:
         """What a ticket says; None if it is not good here and now."""

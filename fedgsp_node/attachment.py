@@ -3,14 +3,16 @@
 import asyncio
 import functools
 import logging
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import shown
+from fedgsp.access import ANSWER, shown
 from fedgsp.channels import Line, describe
 from fedgsp.errors import UserError
 from fedgsp.limits.answers import Unreadable, stream
@@ -35,6 +37,7 @@ from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2
 from fedgsp.weights import Weights, WeightsError
+from fedgsp.within import within
 from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import models_of
@@ -54,6 +57,8 @@ MOST_UNREAD_BYTES, MOST_NAME = 64 << 20, 500
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 #: How often an upload is tried by one connection to a manager, and the pause between two tries in seconds.
 UPLOADS, AGAIN_AFTER_S = 3, 0.5
+#: How long a manager may take to answer who it is, in seconds. It does so at once, unless it was frozen.
+ANSWER_TIMEOUT_S = 60.0
 #: Failures after which an upload is tried again.
 UPLOAD_AGAIN = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
@@ -106,6 +111,9 @@ class Attachment:
     ) -> None:
         """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders.
 
+        With a door, the manager must show that it knows the key of that door: otherwise another process could take the
+        port of a manager that has died, and give orders in its place.
+
         `receipts` signs results and keeps what was signed. Models are uploaded by `line`, or else by the channel for
         orders. By the name of this `process`, the manager knows it when it comes back. `running` has the orders of all
         managers.
@@ -119,12 +127,13 @@ class Attachment:
         self._worker = worker
         self._ticket = ticket
         self._door = door or Door()
+        self._must_answer = door is not None
         self._log = log or OrderLog()
         self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._unread_bytes = 0
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
-        #: Set while there is a connection, as far as is known.
+        #: Set while there is a connection with the manager itself, as far as is known.
         self._connected = asyncio.Event()
         self._connections = 0
         #: Whether the last connection came about, and brought nothing that is wrong.
@@ -147,11 +156,14 @@ class Attachment:
         self._connections += 1
         self._report(self._attached)
         attach = stream(self._channel, "/fedgsp.v1.OrderService/Attach", order_pb2.Order)
-        call = attach(self._outgoing(self._reports), metadata=shown(self._ticket, self._process))
+        question = secrets.token_hex(16)
+        call = attach(self._outgoing(self._reports), metadata=shown(self._ticket, self._process, question))
         progress = asyncio.create_task(self._report_progress())
         progress.add_done_callback(_note_end)
-        self._connected.set()
         try:
+            if self._must_answer and not await self._answers(call, question):
+                return False, "the process at its address is not the manager: another one has taken its port"
+            self._connected.set()
             async for proto in call:
                 self.reached = True
                 if isinstance(proto, Unreadable):
@@ -163,6 +175,8 @@ class Attachment:
                     return False, flaw
                 self._take(order)
             return True, "the manager closed the stream"
+        except TimeoutError:
+            return False, f"it did not show within {ANSWER_TIMEOUT_S:.0f} s that it is the manager"
         except grpc.aio.AioRpcError as error:
             return False, describe(error)
         finally:
@@ -182,9 +196,19 @@ class Attachment:
     async def _outgoing(
         self, reports: asyncio.Queue[order_pb2.NodeReport | None]
     ) -> AsyncIterator[order_pb2.NodeReport]:
+        """Reports: the first says who attaches, and the others go to the manager itself and to nobody else."""
+        first = True
         while (report := await reports.get()) is not None:
+            if not first:
+                await self._connected.wait()
+            first = False
             self._unread_bytes -= report.ByteSize()
             yield report
+
+    async def _answers(self, call: Any, question: str) -> bool:
+        """Whether the other end of a call shows that it is the manager. Raises TimeoutError if it says nothing."""
+        said = dict(await within(ANSWER_TIMEOUT_S, call.initial_metadata()) or ())
+        return self._door.is_proven(f"{self._attached.manager}\n{question}", said.get(ANSWER, b""))
 
     def _flaw(self, order: Order) -> str:
         """Why a manager is left: what it sends would fill the memory of this node. Empty if nothing is wrong."""
@@ -275,6 +299,7 @@ class Attachment:
         """
         tries, connection = 0, self._connections
         while True:
+            await self._connected.wait()  # else another process could have the manager's port by now
             try:
                 return await self._try_upload(model_id, weights, ticket, receiver)
             except WeightsError as error:
@@ -283,7 +308,6 @@ class Attachment:
                     raise
             connection = self._connections
             await asyncio.sleep(AGAIN_AFTER_S)
-            await self._connected.wait()
 
     async def _try_upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
         try:

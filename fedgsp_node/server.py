@@ -300,7 +300,11 @@ class _Node:
                     return joined, "it closed the stream"
                 if isinstance(proto, Unreadable):
                     return joined, f"what it said {proto.why}"
-                match wire.decode(TopServerMessage, proto).kind:
+                said_now = wire.decode(TopServerMessage, proto).kind
+                if not joined and not isinstance(said_now, Welcome | MakeConstants | Failure):
+                    # Who listens there has not shown yet that it is the top server.
+                    raise PeerError("the top server asked for something before it admitted this node")
+                match said_now:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")

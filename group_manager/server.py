@@ -11,13 +11,14 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from fedgsp import memory, windows, wire
-from fedgsp.access import AccessControl, Caller, caller
+from fedgsp.access import ANSWER, AccessControl, Caller, caller
 from fedgsp.addresses import advertised, is_near, split_address
 from fedgsp.awake import Awake
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
-from fedgsp.identity import is_name, manager
+from fedgsp.handlers import Opening
+from fedgsp.identity import is_name, manager, node
 from fedgsp.landing import Landing
 from fedgsp.lifecycle import beside
 from fedgsp.limits.gate import decoded, host_of
@@ -43,7 +44,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.revocation import Revocations
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.spill import growing_room
-from fedgsp.tickets import Door, Issuer, Verb
+from fedgsp.tickets import Door, Issuer, Verb, answer
 from fedgsp.tls import Tls
 from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
@@ -70,10 +71,12 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     _run_id: str
     #: The host at which others dial this manager.
     _own_host: str = ""
+    #: With its keys, this manager shows nodes that it is one of the run.
+    _issuer: Issuer | None = None
 
-    async def Attach(  # noqa: N802
+    async def Attach(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[order_pb2.Order]:
+    ) -> AsyncIterator[order_pb2.Order | Opening]:
         """Serves one node's session until either side ends it."""
         first = await first_message(requests)
         hello = (await decoded(NodeReport, first, context)).kind if first is not None else None
@@ -89,6 +92,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
+        yield self._answer(hello.node)
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
         session.host = host_of(context.peer())
         # From this machine, by its loopback or not.
@@ -103,6 +107,13 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             reading.cancel()
             await self._members.detach(session, outbox)
             logger.info("node=%s left", hello.node)
+
+    def _answer(self, name: str) -> Opening:
+        """The answer to what a node asks, with a key that this node has, too."""
+        asked = caller().question
+        if self._issuer is None or not asked:
+            return Opening()
+        return Opening(((ANSWER, answer(self._issuer.key_of(node(name)), f"{self._name}\n{asked}")),))
 
     async def _read(
         self,
@@ -343,7 +354,7 @@ async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = N
         )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(
-            OrderServicer(members, name, settings.run, split_address(address)[0]), server
+            OrderServicer(members, name, settings.run, split_address(address)[0], issuer), server
         )
         models.add_to(server)
         try:

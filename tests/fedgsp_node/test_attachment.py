@@ -13,6 +13,7 @@ import pytest
 from fedgsp import wire
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
+from fedgsp.identity import node as node_of
 from fedgsp.messages import (
     Attached,
     AttachTo,
@@ -46,7 +47,7 @@ from group_manager.members import Members
 from group_manager.server import OrderServicer
 from tests.support.attached import ENDLESS, SETTINGS, manager, node, training
 from tests.support.blobs_task import Blobs
-from tests.support.callers import OPEN
+from tests.support.callers import ISSUER, OPEN
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
 
@@ -235,7 +236,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         async def Join(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
             hello = wire.decode(NodeMessage, await anext(aiter(requests))).kind
             assert hello is not None
-            yield wire.encode(TopServerMessage(Welcome("run")))
+            yield wire.encode(TopServerMessage(Welcome("run", key=ISSUER.key_of(node_of("n0")))))
             yield wire.encode(TopServerMessage(AttachTo("m0", m.served.address)))
             await over.wait()
             yield wire.encode(TopServerMessage(Leave(True, "done")))
@@ -244,7 +245,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(TopServer(), server)
 
     def register_orders(server: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0", "run"), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0", "run", "", ISSUER), server)
 
     async with manager() as m, serving(register_top_server) as top:
         settings = NodeSettings(

@@ -18,6 +18,7 @@ import pytest
 from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
+from fedgsp.identity import node as node_of
 from fedgsp.messages import (
     Attached,
     AttachTo,
@@ -51,6 +52,7 @@ from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment
 from group_manager.members import Members
 from group_manager.server import OrderServicer
+from tests.support.callers import ISSUER
 from tests.support.processes import node, top_server
 from tests.support.serving import serving
 
@@ -69,7 +71,7 @@ class TopServer(membership_pb2_grpc.MembershipServiceServicer):
 
     async def Join(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         await anext(aiter(requests))
-        yield wire.encode(TopServerMessage(Welcome("run")))
+        yield wire.encode(TopServerMessage(Welcome("run", key=ISSUER.key_of(node_of("n0")))))
         while True:
             kind = await self.says.get()
             yield wire.encode(TopServerMessage(kind))
@@ -122,7 +124,7 @@ async def attack(monkeypatch: pytest.MonkeyPatch, **allow: str) -> AsyncIterator
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(top, s)
 
     def register_orders(s: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), s)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run", "", ISSUER), s)
 
     async with serving(register_top) as there, serving(register_orders) as manager:
         monkeypatch.setattr(Channels, "_dial", noted)

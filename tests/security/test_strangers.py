@@ -17,7 +17,7 @@ import pytest
 from fedgsp import local_key, wire
 from fedgsp.access import TICKET
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.messages import AttachTo, TopServerMessage, Welcome
+from fedgsp.messages import AttachTo, Leave, Revoked, TopServerMessage, Welcome
 from fedgsp.tickets import KEY_BYTES
 from fedgsp_node import server as node_server
 from tests.support.cluster import nodes, settings
@@ -81,14 +81,19 @@ def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, monkeypa
         local_key.folder()
 
 
-async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(tmp_path: Path) -> None:
-    """Another user has taken the port, and says what a top server says."""
+#: What a top server says to a node; the proof of the first is wrong.
+SAID = (Welcome("run", proof=bytes(32)), AttachTo("m0", "127.0.0.1:1"), Leave(True, "done"), Revoked(("abc",)))
+
+
+@pytest.mark.parametrize("first", range(len(SAID)), ids=[type(said).__name__ for said in SAID])
+async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(first: int) -> None:
+    """Another user has taken the port, and says what a top server says, in any order."""
     heard: list[bytes] = []
 
     async def join(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         heard.append(next((value for key, value in context.invocation_metadata() or () if key == TICKET), b""))
         await anext(request)
-        for message in (Welcome("run", proof=bytes(32)), AttachTo("m0", "127.0.0.1:1")):
+        for message in (*SAID[first:], *SAID[:first]):
             yield wire.encode(TopServerMessage(message)).SerializeToString()
         await asyncio.Event().wait()
 
@@ -102,7 +107,7 @@ async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(tmp_pat
     async with serving(register) as served:
         with local_key.offered(served.address) as key:
             (settings,) = nodes([0])
-            with pytest.raises(PeerError, match="is not a server of this user"):
+            with pytest.raises(PeerError, match="before it admitted" if first else "is not a server of this user"):
                 await node_server.run(dataclasses.replace(settings, top_server=served.address))
     assert heard
     assert key not in heard[0]

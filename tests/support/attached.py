@@ -92,7 +92,7 @@ async def manager() -> AsyncIterator[Manager]:
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run", "", ISSUER), server)
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
             models.add_to(server)
 

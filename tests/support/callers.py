@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
-from fedgsp.access import PROCESS, AccessControl, Caller
+from fedgsp.access import PROCESS, QUESTION, AccessControl, Caller
 from fedgsp.identity import manager, node
 from fedgsp.tickets import Issuer, Ticket, Verb
 
@@ -43,8 +43,9 @@ class Open(AccessControl):
         self._everybody = everybody
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
-        process = str(dict(context.invocation_metadata() or ()).get(PROCESS, ""))
-        return dataclasses.replace(self._everybody, process=process) if process else self._everybody
+        said = dict(context.invocation_metadata() or ())
+        process, question = (str(said.get(name, "")) for name in (PROCESS, QUESTION))
+        return dataclasses.replace(self._everybody, process=process, question=question)
 
 
 OPEN = Open()

@@ -115,7 +115,7 @@ async def manager(make_room: Room = room) -> AsyncIterator[Manager]:
         )
 
         def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run", "", ISSUER), server)
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
             models.add_to(server)
 
