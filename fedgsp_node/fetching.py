@@ -149,6 +149,11 @@ class Fetcher:
     async def _from(self, source: Source, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         if source.kind is SourceKind.OWN and start.model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {start.model_id!r} no more")
+        require(
+            source.kind in _NO_FETCH or source.kind in HOLDERS,
+            FailureCode.BAD_ORDER,
+            f"the order names a source of an unknown kind ({source.kind.name.lower()})",
+        )
         if source.kind in _NO_FETCH:
             return await self._kept(start.model_id, expected), source, 0
         try:

@@ -47,7 +47,10 @@ class _Served:
     """A manager that is served."""
 
     task: asyncio.Task[None]
-    #: Set when the top server has named the manager again, so that it is dialled at once.
+    #: What the top server has said of it, at last.
+    to: AttachTo
+    #: Set when the top server has named the manager again, so that it is dialled at once, or served again if it is
+    #: being given up.
     named: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -100,12 +103,13 @@ class Managers:
         if forbidden:
             guard.log(f"manager {to.manager[:100]!r} at {forbidden}")
         elif to.manager in self._served:
+            self._served[to.manager].to = to
             self._served[to.manager].named.set()
         elif guard.may_attach(to.manager, self._served):
             attached = Attached(run_id, self._node, to.manager)
             task = asyncio.create_task(self._serve(attached, address, to.ticket), name=f"manager {to.manager}")
-            self._served[to.manager] = _Served(task)
-            task.add_done_callback(functools.partial(self._ended, to.manager))
+            self._served[to.manager] = _Served(task, to)
+            task.add_done_callback(functools.partial(self._ended, attached))
 
     async def detach(self) -> None:
         """Leaves all managers, and ends their orders."""
@@ -118,9 +122,12 @@ class Managers:
     def __len__(self) -> int:
         return len(self._served)
 
-    def _ended(self, manager: str, task: asyncio.Task[None]) -> None:
-        if manager in self._served and self._served[manager].task is task:
-            del self._served[manager]
+    def _ended(self, attached: Attached, task: asyncio.Task[None]) -> None:
+        served = self._served.get(attached.manager)
+        if served is not None and served.task is task:
+            del self._served[attached.manager]
+            if served.named.is_set() and not task.cancelled():
+                self.attach(attached.run_id, served.to)
 
     async def _serve(self, attached: Attached, address: str, ticket: bytes) -> None:
         manager, attachment = attached.manager, None
@@ -150,6 +157,7 @@ class Managers:
                 await self._channels.drop(address, models=over)
                 if not over:
                     await self._pause(named, pause_s(tries))
+            named.clear()
         finally:
             if attachment is not None:
                 await attachment.close()

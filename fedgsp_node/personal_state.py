@@ -72,9 +72,12 @@ class PersonalState:
         return None
 
     def put_in(self, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
-        """Keeps the result of a round, and the tensors before it: a client that trains again starts from those."""
+        """Keeps the result of a round, and the tensors before it: a client that trains again starts from those.
+
+        What is kept may be of a later round, if the run was resumed: that is not what the client began with.
+        """
         kept = self.get(client, purpose)
-        if kept is not None and kept[0] != str(round_number):
+        if kept is not None and _is_before(kept[0], round_number):
             self.put(client, purpose + _BEFORE, kept[1], kept[0])
         self.put(client, purpose, arrays, str(round_number))
 

@@ -52,11 +52,18 @@ def promised(store: ModelStore, model_id: str) -> Iterator[None]:
     """Passes the reason to the orders that wait for a model if it will not come. An empty id promises nothing."""
     try:
         yield
-    except (OrderError, WeightsError, asyncio.CancelledError) as error:
-        called_off = Failure(FailureCode.CANCELLED, "called off")
+    except (OrderError, WeightsError, UserError, asyncio.CancelledError) as error:
         if model_id:
-            store.fail(model_id, called_off if isinstance(error, asyncio.CancelledError) else error.failure)
+            store.fail(model_id, _why(error))
         raise
+
+
+def _why(error: OrderError | WeightsError | UserError | asyncio.CancelledError) -> Failure:
+    if isinstance(error, OrderError | WeightsError):
+        return error.failure
+    if isinstance(error, UserError):
+        return Failure(FailureCode.UNSPECIFIED, str(error))
+    return Failure(FailureCode.CANCELLED, "called off")
 
 
 async def publish(store: ModelStore, model_id: str, weights: Weights) -> Trained:
@@ -120,7 +127,12 @@ class Trainer:
                 logger.info("round=%d client=%d gets its published result again", key.round, client)
                 making = _ready(found)
             # Called off in between, the client would go on from a training that its receipts do not have.
-            result, report = await to_the_end(self._told(client, work, start, making, done))
+            try:
+                result, report = await to_the_end(self._told(client, work, start, making, done))
+            except (UserError, asyncio.CancelledError):
+                if not work.retain:  # nobody will ask for it, and it may have come after the order to release it
+                    self._store.release([work.produces, update_of(work.produces)])
+                raise
         if work.bring:
             try:
                 await upload(work.produces, result.model, work.ticket, "")

@@ -100,7 +100,7 @@ def evaluate(
         clients_with = list(clients.hosted)
     for hosted in clients_with:
         file = run.model(model, hosted.client)
-        arrays = tensors_of(run, file, clients.tensors, hosted.client, personal, once)
+        arrays = tensors_of(run, file, clients.tensors, hosted.client, personal, once, "--clients")
         try:
             found = clients.evaluate(hosted.client, Weights.of(arrays, clients.tensors), Control(), part=part)
         except OrderError as error:

@@ -75,7 +75,7 @@ def export(
         ],
         tell,
     )
-    arrays = tensors_of(run, file, tensor_specs(module, tuple(task.head), named), client, personal, tell)
+    arrays = tensors_of(run, file, tensor_specs(module, tuple(task.head), named), client, personal, tell, "--client")
     added = _load(module, arrays)
     if out.suffix == SUFFIX:
         _write(out, {**module.state_dict(), **added}, run, file)

@@ -24,48 +24,66 @@ def tensors_of(
     client: int | None,
     personal: PersonalState | None,
     tell: Tell,
+    flag: str,
 ) -> Arrays:
     """All tensors of `specs`, from the file of a model and from what the node of the client kept, if anything.
 
-    Tensors that a training adds to the model are left in.
+    Only what was kept until the round of the model counts. Tensors that a training adds to the model are left in.
+    `flag` is how the user names the client.
 
     Raises ConfigError if what stays with the client is not here, DataError if the file does not fit the model.
     """
     arrays = file.tensors()
-    kept = _kept(run, client, personal, tell)
+    wanted = {spec.name: spec for spec in specs}
+    kept = _kept(run, file, client, personal, tell, flag)
+    for purpose, tensors in kept.items():
+        _check_shapes(tensors, wanted, f"the {purpose.replace('-', ' ')} of client {client} in --state-dir")
     if PERSONAL_MODEL in kept:
         arrays = kept[PERSONAL_MODEL]
     arrays |= kept.get(HEAD, {})
-    wanted = {spec.name: spec for spec in specs}
     lacking = [spec for name, spec in wanted.items() if name not in arrays]
     for spec in lacking:
         if not spec.head or not all(other.head for other in lacking):
             raise DataError(f"{file.path} lacks the tensor {spec.name!r} of the task's model", _OF_THE_RUN)
     if lacking:
-        whose = "clients" if client is None else f"client {client}"
+        missing = f"tensors {', '.join(spec.name for spec in lacking)} are missing"
+        if client is None or personal is None or personal.directory is None:
+            whose = "clients" if client is None else f"client {client}"
+            raise ConfigError(
+                f"{file.path} has no head: the head of {whose} stays on its node, where --state-dir was given",
+                f"give {flag} and --state-dir there ({missing})",
+            )
         raise ConfigError(
-            f"{file.path} has no head: the head of {whose} stays on its node, where --state-dir was given",
-            f"give --client and --state-dir there (tensors {', '.join(spec.name for spec in lacking)} are missing)",
+            f"{file.path} has no head, and {personal.directory} has no head of client {client} of run {run.run_id}"
+            f" until round {file.round} ({missing})",
+            "give the --state-dir of the node that hosted the client in this run, or another --model",
         )
-    for name, array in arrays.items():
-        if name not in wanted and run.training.adds is not None:
-            continue  # a tensor of the training, which the run added to the model
-        if name not in wanted:
-            raise DataError(f"{file.path} has a tensor {name!r} that the task's model has not", _OF_THE_RUN)
-        found, needed = (str(array.dtype), array.shape), (wanted[name].dtype, wanted[name].shape)
+    unknown = [name for name in arrays if name not in wanted]
+    if unknown and run.training.adds is None:  # some trainings add tensors to the model
+        raise DataError(f"{file.path} has a tensor {unknown[0]!r} that the task's model has not", _OF_THE_RUN)
+    _check_shapes(arrays, wanted, str(file.path))
+    return arrays
+
+
+def _check_shapes(arrays: Arrays, wanted: Mapping[str, TensorSpec], where: str) -> None:
+    """Raises DataError if a tensor has another dtype or shape than in the model of the task."""
+    for name in arrays.keys() & wanted.keys():
+        found = (str(arrays[name].dtype), arrays[name].shape)
+        needed = (wanted[name].dtype, wanted[name].shape)
         if found != needed:
             raise DataError(
-                f"the tensor {name!r} of {file.path} is {_shape(found)}, and the task's model has {_shape(needed)}",
+                f"the tensor {name!r} of {where} is {_shape(found)}, and the task's model has {_shape(needed)}",
                 _OF_THE_RUN,
             )
-    return arrays
 
 
 def _shape(kind: tuple[str, tuple[int, ...]]) -> str:
     return f"{kind[0]} {list(kind[1])}"
 
 
-def _kept(run: RunRecord, client: int | None, personal: PersonalState | None, tell: Tell) -> dict[str, Arrays]:
+def _kept(
+    run: RunRecord, file: ModelFile, client: int | None, personal: PersonalState | None, tell: Tell, flag: str
+) -> dict[str, Arrays]:
     """What the node of a client kept, by purpose; only what the run evaluated in place of the shared model."""
     training = run.training
     needed = {PERSONAL_MODEL: training.keeps_personal, HEAD: True}
@@ -73,13 +91,19 @@ def _kept(run: RunRecord, client: int | None, personal: PersonalState | None, te
     if personal is not None and client is not None:
         personal.open(run.run_id)
         for purpose in (purpose for purpose, wanted in needed.items() if wanted):
-            if (kept := personal.get(client, purpose)) is not None:
-                found[purpose] = dict(kept[1])
+            if (kept := personal.get_before(client, purpose, file.round + 1)) is not None:
+                found[purpose] = dict(kept)
+            elif (later := personal.get(client, purpose)) is not None:
+                what = f"the {purpose.replace('-', ' ')} of client {client} in {personal.directory}"
+                tell(
+                    f"{what} is of round {later[0]}, and {file.path.name} of round {file.round}:"
+                    " they are not put together"
+                )
     stays = "personal model" if training.keeps_personal else "head" if training.keeps_head else ""
     if stays and not found:
         tell(
             f"the {stays} of each client stays on its node (training {training.name}), and is not in this model;"
-            " --client and --state-dir add it"
+            f" {flag} and --state-dir add it"
         )
     if training.name in ("finetune", "per-fedavg"):
         tell(

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedgsp.channels import Channels
 from fedgsp.identity import manager as manager_of
+from fedgsp.identity import node as node_of
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -33,6 +34,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door
+from fedgsp_node import managers
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
@@ -49,6 +51,7 @@ from group_manager.sessions import Session
 from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER, attach_ticket
 from tests.support.links import Link, link
+from tests.support.serving import nobody
 from tests.support.serving import serving as served_by
 from top_server.doors import models_of
 from top_server.managers.client import BrokenOff, ManagerClient
@@ -168,7 +171,7 @@ async def node(name: str, address: str, gate: Gate | None = None) -> AsyncIterat
     clients = Clients(task, None)
     async with Channels(lost_after_s=LOST_AFTER_S) as channels:
         worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, "127.0.0.1"), slot)
-        door, log = Door(), OrderLog()
+        door, log = Door(ISSUER.key_of(node_of(name))), OrderLog()
         joined = asyncio.Event()
         joined.set()
         of_node = (name, f"process of {name}", "127.0.0.1", True)
@@ -279,6 +282,26 @@ async def test_no_middlebox_finds_a_connection_idle() -> None:
             result = await running
         assert isinstance(result, GroupResult), result
         assert way.forgotten == 0
+
+
+async def test_a_manager_that_is_named_while_it_is_given_up_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(managers, "FIRST_RETRY_S", 0.001)
+    leaving, go_on = asyncio.Event(), asyncio.Event()
+    drop = Channels.drop
+
+    async def slow(self: Channels, address: str, models: bool = True) -> None:
+        if models:  # its last step
+            leaving.set()
+            await go_on.wait()
+        await drop(self, address, models=models)
+
+    async with group() as g, nobody() as gone:
+        monkeypatch.setattr(Channels, "drop", slow)
+        async with node("n0", gone.address) as served:
+            await leaving.wait()
+            served.attach("run", AttachTo("m0", g.address, attach_ticket("n0")))
+            go_on.set()
+            assert await g.members.wait_for({"n0"}, 20) == set()
 
 
 # --- decisions

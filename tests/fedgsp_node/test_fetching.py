@@ -227,6 +227,14 @@ async def test_without_a_source_there_is_nothing_to_try() -> None:
         )
 
 
+async def test_a_source_of_an_unknown_kind_is_a_wrong_order() -> None:
+    async with scene() as s:
+        unknown = Source(SourceKind.UNSPECIFIED, "n1", "127.0.0.1:1")
+        assert await failure(s.fetcher.get(Start("m", (unknown,)))) == Failure(
+            FailureCode.BAD_ORDER, "the order names a source of an unknown kind (unspecified)"
+        )
+
+
 async def test_weights_of_another_shape_are_refused_and_the_next_source_is_tried() -> None:
     async with scene() as s:
         s.peers[0].store.put("m", some_weights(tensors=vector(10)))

@@ -132,3 +132,17 @@ def test_a_run_that_was_resumed_two_rounds_back_gets_nothing_of_later_rounds() -
     for asked, expected in ((4, 3), (3, 2), (2, None), (None, 3)):
         found = state.get_before(3, HEAD, asked)
         assert (None if found is None else int(found["w"][0])) == expected
+
+
+def test_a_client_that_trains_again_in_a_resumed_run_has_what_it_began_with() -> None:
+    """It was skipped in round 6. Then the run is resumed at round 6, and a group is repeated."""
+    state = opened(None)
+    for number in (5, 7, 6, 6):
+        if number == 6:
+            found = state.get_before(3, HEAD, 6)
+            assert found is not None
+            assert found["w"][0] == 5
+        state.put_in(3, HEAD, {"w": np.full(2, number)}, number)
+    found = state.get_before(3, HEAD, 7)
+    assert found is not None
+    assert found["w"][0] == 6

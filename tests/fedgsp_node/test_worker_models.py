@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedgsp.encoding import rounded
+from fedgsp.errors import RunError
 from fedgsp.messages import (
     Evaluate,
     Failure,
@@ -30,6 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.optimizers import KEPT
 from fedgsp.seeds import derive
+from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
 from fedgsp_node.personal_state import HEAD, OPTIMIZER
@@ -298,8 +300,10 @@ async def test_a_training_is_told_of_with_what_it_keeps_though_its_upload_is_cal
         assert trained.ref is not None
 
 
-async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("bring", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
+async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of_and_its_model_is_not_held(
+    bring: bool, retain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
     async with node() as n:
@@ -312,15 +316,33 @@ async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of(
             put_in(*given)
 
         monkeypatch.setattr(n.clients.personal, "put_in", slow)
-        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", settings))
-        running = asyncio.create_task(n.worker.carry_out(order, n._upload, told.append))
+        work = Train(Start("start", HERE), "end", settings, Reveal("exact"), retain, bring=bring)
+        running = asyncio.create_task(
+            n.worker.carry_out(Order(OrderKey(1, "train", 0, 0), 0, work), n._upload, told.append)
+        )
         await asyncio.to_thread(writing.wait, 10)
         running.cancel()
+        n.store.release(["end", update_of("end")])  # the order to release it comes before the model does
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert len(told) == 1
         assert n.clients.personal.get_before(0, OPTIMIZER, 2) is not None
+        assert ("end" in n.store) is retain
+        assert (update_of("end") in n.store) is retain
+
+
+async def test_a_result_without_a_receipt_is_given_to_nobody_who_asks_for_it_later() -> None:
+    def full(_: Trained) -> None:
+        raise RunError("receipts.jsonl cannot be written", "make room")
+
+    async with node() as n:
+        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", SETTINGS, Reveal("exact")))
+        with pytest.raises(RunError, match=r"receipts\.jsonl"):
+            await n.worker.carry_out(order, n._upload, full)
+        assert update_of("end") not in n.store
+        with pytest.raises(WeightsError, match=r"receipts\.jsonl cannot be written"):
+            await n.store.get("end")
 
 
 async def test_what_is_brought_has_no_head_and_is_rounded_where_the_result_is() -> None:

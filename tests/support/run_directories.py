@@ -44,6 +44,7 @@ def write(
     events = [started, *([{"event": "run_finished"}] if finished else [])]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     for name, (weights, clients) in models.items():
-        origin = model_files.Origin(RUN, config.scheme, 3, config.seed, tuple(clients))
+        number = int(name.split("-")[1]) if name.startswith("round-") else 3
+        origin = model_files.Origin(RUN, config.scheme, number, config.seed, tuple(clients))
         model_files.save(folder / "models" / f"{name}.safetensors", weights.arrays, origin)
     return folder

@@ -178,12 +178,56 @@ def test_a_head_that_stays_with_the_client_is_needed_and_taken(command: tuple[st
         assert all(np.array_equal(state[one], array) for one, array in whole.arrays.items())
 
 
+def test_a_head_of_another_run_a_later_round_or_another_form_is_not_put_in(tmp_path: Path) -> None:
+    whole = trained(Digits(3), 1)
+    last = sorted({spec.name for spec in whole.tensors if spec.head})
+    head = {one: whole.arrays[one] for one in last}
+    body = {name: array for name, array in whole.arrays.items() if name not in last}
+    without = Weights.of(body, tuple(spec for spec in whole.tensors if not spec.head))
+    files = {"final": (without, (0, 1, 2)), "round-0001": (without, (0, 1, 2))}
+    run = write(tmp_path / "run", Digits(3), files, scheme="hcct-p", task_option=THREE)
+    state = tmp_path / "state"
+    kept = PersonalState(state)
+    kept.open("another run")
+    kept.put(1, HEAD, head, "3")
+    with pytest.raises(ConfigError, match="state has no head of client 1 of run") as refused:
+        told("evaluate", run, "--clients", "1", "--state-dir", state)
+    assert refused.value.remedy.startswith("give the --state-dir of the node that hosted the client in this run")
+    kept.open(RUN)
+    kept.put_in(1, HEAD, head, 3)
+    told("evaluate", run, "--clients", "1", "--state-dir", state)
+    with pytest.raises(ConfigError, match=r"has no head of client 1 of run .* until round 1"):
+        told("evaluate", run, "--model", "round-0001", "--clients", "1", "--state-dir", state)
+    kept.put(1, HEAD, {name: array[:1] for name, array in head.items()}, "3")
+    with pytest.raises(DataError, match="of the head of client 1 in --state-dir is float32"):
+        told("evaluate", run, "--clients", "1", "--state-dir", state)
+
+
+@pytest.mark.parametrize("rounds", [(9,), (8, 9)])
+def test_a_personal_model_of_a_later_round_is_not_put_in(rounds: tuple[int, ...], tmp_path: Path) -> None:
+    """Such as after an extension that was interrupted: the last model of the run is older than those of its nodes."""
+    shared, own = trained(Digits(3), 1), trained(Digits(3), 2)
+    run = write(tmp_path / "run", Digits(3), {"final": (shared, ())}, scheme="ditto", task_option=THREE)
+    kept = PersonalState(tmp_path / "state")
+    kept.open(RUN)
+    for number in rounds:
+        kept.put_in(1, PERSONAL_MODEL, own.arrays, number)
+    out = tmp_path / "one.safetensors"
+    result = told("export", run, "--client", "1", "--state-dir", tmp_path / "state", "--out", out)
+    assert "is of round 9, and final.safetensors of round 3: they are not put together" in " ".join(
+        result.stderr.split()
+    )
+    assert np.array_equal(load_file(out)["1.weight"], shared.arrays["1.weight"])
+
+
 def test_a_personal_model_is_taken_from_the_node_and_named_if_it_is_not_here(tmp_path: Path) -> None:
     shared, own = trained(Digits(3), 1), trained(Digits(3), 2)
     run = write(tmp_path / "run", Digits(3), {"final": (shared, ())}, scheme="ditto", task_option=THREE)
     out = tmp_path / "one.safetensors"
     result = told("export", run, "--client", "1", "--out", out)
     assert "the personal model of each client stays on its node" in result.stderr
+    assert "--client and --state-dir add it" in " ".join(result.stderr.split())
+    assert "--clients and --state-dir add it" in " ".join(told("evaluate", run, "--clients", "1").stderr.split())
     assert np.array_equal(load_file(out)["1.weight"], shared.arrays["1.weight"])
     kept = PersonalState(tmp_path / "state")
     kept.open(RUN)
