@@ -93,6 +93,10 @@ class Issuer:
         """The key of the services of one process."""
         return _mac(self.run_key, b"services of " + holder.uri.encode())
 
+    def answer(self, holder: Identity, server: str, question: str) -> bytes:
+        """What the server of this name answers to a question of `holder`, to show that it is one of the run."""
+        return answer(self.key_of(holder), f"{server}\n{question}")
+
     def ticket(self, holder: Identity, ticket: Ticket) -> bytes:
         """A ticket for the services of `holder`."""
         return issue(self.key_of(holder), ticket)
@@ -124,9 +128,9 @@ class Door:
         if run == self._run:
             self._round = round_number
 
-    def is_proven(self, question: str, shown: bytes) -> bool:
-        """Whether a process that was asked this has shown that it knows the key of this process."""
-        return self._key is not None and hmac.compare_digest(answer(self._key, question), shown)
+    def is_proven(self, server: str, question: str, shown: bytes) -> bool:
+        """Whether the process that was asked this has shown that it is the server of this name, one of the run."""
+        return self._key is not None and hmac.compare_digest(answer(self._key, f"{server}\n{question}"), shown)
 
     def read(self, shown: bytes) -> Ticket | None:
         """What a ticket says; None if it is not good here and now."""

@@ -7,12 +7,11 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import ANSWER, shown
+from fedgsp.access import shown
 from fedgsp.channels import Line, describe
 from fedgsp.errors import UserError
 from fedgsp.limits.answers import Unreadable, stream
@@ -33,6 +32,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_calls import upload
+from fedgsp.proofs import answer_of
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2
@@ -59,6 +59,8 @@ _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 UPLOADS, AGAIN_AFTER_S = 3, 0.5
 #: How long a manager may take to answer who it is, in seconds. It does so at once, unless it was frozen.
 ANSWER_TIMEOUT_S = 60.0
+#: Why a connection is given up whose other end does not know the key of this node.
+TAKEN = "the process at its address is not the manager: another one has taken its port"
 #: Failures after which an upload is tried again.
 UPLOAD_AGAIN = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
@@ -157,14 +159,22 @@ class Attachment:
         self._report(self._attached)
         attach = stream(self._channel, "/fedgsp.v1.OrderService/Attach", order_pb2.Order)
         question = secrets.token_hex(16)
-        call = attach(self._outgoing(self._reports), metadata=shown(self._ticket, self._process, question))
+        is_manager: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        reports = self._outgoing(self._reports, is_manager)
+        call = attach(reports, metadata=shown(self._ticket, self._process, question))
         progress = asyncio.create_task(self._report_progress())
         progress.add_done_callback(_note_end)
         try:
-            if self._must_answer and not await self._answers(call, question):
-                return False, "the process at its address is not the manager: another one has taken its port"
-            self._connected.set()
+            answered = await within(ANSWER_TIMEOUT_S, answer_of(call)) if self._must_answer else None
+            known = not self._must_answer or self._is_manager(question, answered)
+            if answered is not None and not known:
+                return self._taken()
+            if known:
+                is_manager.set_result(True)
+                self._connected.set()
             async for proto in call:
+                if not known:
+                    return self._taken()
                 self.reached = True
                 if isinstance(proto, Unreadable):
                     self.reached = False
@@ -174,7 +184,7 @@ class Attachment:
                     self.reached = False
                     return False, flaw
                 self._take(order)
-            return True, "the manager closed the stream"
+            return (True, "the manager closed the stream") if known else self._taken()
         except TimeoutError:
             return False, f"it did not show within {ANSWER_TIMEOUT_S:.0f} s that it is the manager"
         except grpc.aio.AioRpcError as error:
@@ -182,6 +192,8 @@ class Attachment:
         finally:
             self._connected.clear()
             progress.cancel()
+            if not is_manager.done():
+                is_manager.set_result(False)
             self._reports.put_nowait(None)
             call.cancel()
             await asyncio.gather(progress, return_exceptions=True)
@@ -194,21 +206,21 @@ class Attachment:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _outgoing(
-        self, reports: asyncio.Queue[order_pb2.NodeReport | None]
+        self, reports: asyncio.Queue[order_pb2.NodeReport | None], is_manager: asyncio.Future[bool]
     ) -> AsyncIterator[order_pb2.NodeReport]:
         """Reports: the first says who attaches, and the others go to the manager itself and to nobody else."""
-        first = True
         while (report := await reports.get()) is not None:
-            if not first:
-                await self._connected.wait()
-            first = False
             self._unread_bytes -= report.ByteSize()
             yield report
+            if not await asyncio.shield(is_manager):
+                return
 
-    async def _answers(self, call: Any, question: str) -> bool:
-        """Whether the other end of a call shows that it is the manager. Raises TimeoutError if it says nothing."""
-        said = dict(await within(ANSWER_TIMEOUT_S, call.initial_metadata()) or ())
-        return self._door.is_proven(f"{self._attached.manager}\n{question}", said.get(ANSWER, b""))
+    def _taken(self) -> tuple[bool, str]:
+        self.reached = False
+        return False, TAKEN
+
+    def _is_manager(self, question: str, answered: bytes | None) -> bool:
+        return self._door.is_proven(self._attached.manager, question, answered or b"")
 
     def _flaw(self, order: Order) -> str:
         """Why a manager is left: what it sends would fill the memory of this node. Empty if nothing is wrong."""

@@ -18,7 +18,7 @@ from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.handlers import Opening
-from fedgsp.identity import is_name, manager, node
+from fedgsp.identity import TOP_SERVER, Identity, is_name, manager, node
 from fedgsp.landing import Landing
 from fedgsp.lifecycle import beside
 from fedgsp.limits.gate import decoded, host_of
@@ -44,7 +44,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.revocation import Revocations
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.spill import growing_room
-from fedgsp.tickets import Door, Issuer, Verb, answer
+from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
@@ -92,7 +92,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
-        yield self._answer(hello.node)
+        yield _shown(self._issuer, node(hello.node), self._name)
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
         session.host = host_of(context.peer())
         # From this machine, by its loopback or not.
@@ -107,13 +107,6 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             reading.cancel()
             await self._members.detach(session, outbox)
             logger.info("node=%s left", hello.node)
-
-    def _answer(self, name: str) -> Opening:
-        """The answer to what a node asks, with a key that this node has, too."""
-        asked = caller().question
-        if self._issuer is None or not asked:
-            return Opening()
-        return Opening(((ANSWER, answer(self._issuer.key_of(node(name)), f"{self._name}\n{asked}")),))
 
     async def _read(
         self,
@@ -246,10 +239,11 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         found = (group.models.landings.get(model_id) for group in self._groups)
         return next((landing for landing in found if landing is not None), None)
 
-    async def RunGroup(  # noqa: N802
+    async def RunGroup(  # type: ignore[override]  # noqa: N802
         self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[group_pb2.GroupEvent]:
+    ) -> AsyncIterator[group_pb2.GroupEvent | Opening]:
         """Runs one group. The last event is its result, or the failure that ended it."""
+        yield _shown(self._issuer, TOP_SERVER, self._me.name)
         asked = wire.decode(RunGroupRequest, request)
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
@@ -302,6 +296,12 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         return dataclasses.replace(
             asked, members=tuple(member for member in asked.members if member.node not in missing)
         )
+
+
+def _shown(issuer: Issuer | None, reader: Identity, name: str) -> Opening:
+    """The answer to what the caller asks this manager, with a key that only the run and that caller have."""
+    asked = caller().question
+    return Opening(((ANSWER, issuer.answer(reader, name, asked)),)) if issuer is not None and asked else Opening()
 
 
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:

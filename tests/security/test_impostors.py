@@ -22,13 +22,20 @@ from fedgsp.messages import (
     Failed,
     Failure,
     FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    ModelRef,
     NodeReport,
     Order,
     OrderKey,
+    RelayMode,
+    RunGroupRequest,
+    TrainingSettings,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door, answer
-from fedgsp.v1 import order_pb2_grpc
+from fedgsp.tickets import Door
+from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -38,10 +45,15 @@ from fedgsp_node.worker import Worker
 from group_manager.members import Members
 from group_manager.server import OrderServicer
 from tests.support.blobs_task import Blobs
-from tests.support.callers import ISSUER
+from tests.support.callers import ISSUER, over
 from tests.support.serving import serving
+from top_server.managers.client import BrokenOff, ManagerClient
 
 NODE = node_of("n0")
+REQUEST = RunGroupRequest(
+    *("run", 1, 0, "relay", (Member(0, "n0", "", 20),), ModelRef("start", 40, b"digest"), "127.0.0.1:1"),
+    *(RelayMode.AUTO, False, TrainingSettings("sgd", 1, 5, 0.1, 7), 60.0, 40),
+)
 TAKEN = "the process at its address is not the manager: another one has taken its port"
 KEY = OrderKey(1, "describe", 0, 0, 0, "run")
 
@@ -90,7 +102,7 @@ async def attached(servicer: Any, me: Identity = NODE) -> AsyncIterator[Attachme
         Opening(),
         Opening(((ANSWER, bytes(32)),)),
         # what the manager itself answered to another question
-        Opening(((ANSWER, answer(ISSUER.key_of(NODE), "m0\nanother question")),)),
+        Opening(((ANSWER, ISSUER.answer(NODE, "m0", "another question")),)),
     ],
     ids=["orders at once", "shows nothing", "shows a guess", "shows an old answer"],
 )
@@ -111,6 +123,40 @@ async def test_an_impostor_that_only_listens_learns_no_results(monkeypatch: pyte
         life._send(wire.encode(NodeReport(Failed(KEY, Failure(FailureCode.CANCELLED, "a result")))))
         assert await serving_it == (False, "it did not show within 0 s that it is the manager")
     assert [type(told) for told in impostor.told] == [Attached]
+
+
+class FalseManager(group_pb2_grpc.GroupServiceServicer):
+    """Has taken the port of a manager, and tells of a result that nobody trained."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    async def RunGroup(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        yield self._opening
+        yield wire.encode(GroupEvent(GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0)))
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        Opening(),
+        Opening(((ANSWER, bytes(32)),)),
+        Opening(((ANSWER, ISSUER.answer(TOP_SERVER, "m0", "another question")),)),
+    ],
+    ids=["shows nothing", "shows a guess", "shows an old answer"],
+)
+async def test_a_top_server_takes_no_result_of_an_impostor(opening: Opening) -> None:
+    heard: list[GroupEvent] = []
+
+    def register(server: grpc.aio.Server) -> None:
+        group_pb2_grpc.add_GroupServiceServicer_to_server(FalseManager(opening), server)
+
+    async with serving(register) as served:
+        client = ManagerClient("m0", over(served.channel), ISSUER)
+        ended = await client.run_group(REQUEST, heard.append)
+    reason = Failure(FailureCode.UNREACHABLE, "manager m0: another process has taken its port")
+    assert ended == BrokenOff(reason, lost=True)
+    assert not heard
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
-from fedgsp.access import PROCESS, QUESTION, AccessControl, Caller
-from fedgsp.identity import manager, node
+from fedgsp.access import ANSWER, PROCESS, QUESTION, AccessControl, Caller, caller
+from fedgsp.handlers import Opening
+from fedgsp.identity import TOP_SERVER, Identity, manager, node
 from fedgsp.tickets import Issuer, Ticket, Verb
 
 _NUMBERS = itertools.count()
@@ -58,6 +59,12 @@ def over(channel: grpc.aio.Channel) -> Callable[[], Awaitable[grpc.aio.Channel]]
         return channel
 
     return dial
+
+
+def shown_by(name: str = "m0", reader: Identity = TOP_SERVER) -> Opening:
+    """What a manager says first, with which it shows the caller that it is one of the run."""
+    asked = caller().question
+    return Opening(((ANSWER, ISSUER.answer(reader, name, asked)),)) if asked else Opening()
 
 
 def attach_ticket(name: str, to: str = "m0") -> bytes:

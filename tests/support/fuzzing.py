@@ -17,6 +17,9 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from fedgsp.handlers import Opening
+from tests.support.callers import shown_by
+
 M = TypeVar("M", bound=Message)
 
 #: Examples of each fuzz test; FEDGSP_FUZZ=1000 python -m pytest tests/fuzz --hypothesis-profile=default draws others.
@@ -226,11 +229,12 @@ async def heard(
 
 
 def speaking(path: str, messages: Iterable[bytes], ending: str = "silence") -> Callable[[grpc.aio.Server], None]:
-    """A server whose method answers every call with these bytes, whatever it is asked."""
+    """A server whose method answers every call with these bytes, whatever it is asked; it can be a manager."""
     service, method = path.strip("/").split("/")
     kept = list(messages)
 
-    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes | Opening]:
+        yield shown_by()
         for message in kept:
             yield message
         if ending == "cancel":

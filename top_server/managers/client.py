@@ -1,7 +1,9 @@
 """What the top server asks a group manager."""
 
 import dataclasses
+import hmac
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -9,7 +11,7 @@ import grpc
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import shown
+from fedgsp.access import QUESTION, shown
 from fedgsp.channels import describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager
@@ -26,6 +28,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.model_calls import fetch
+from fedgsp.proofs import answer_of
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.to_the_end import cancelled_elsewhere
@@ -38,6 +41,8 @@ FORGET_TIMEOUT_S = 10.0
 REVOKE_TIMEOUT_S = 5.0
 #: A manager that does not answer a question without work for so long is lost, in seconds; or for `--lost-after`.
 ANSWER_TIMEOUT_S = 5.0
+#: Why a call is given up whose server does not know the keys of the run.
+TAKEN = "another process has taken its port"
 #: Failures of a transfer that do not show that its model is bad.
 _DID_NOT_COME = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
@@ -85,10 +90,17 @@ class ManagerClient:
             stub = await self._stub()
         except PeerError as error:
             return self._broken_off(str(error), lost=True)
-        call = stub.RunGroup(wire.encode(request), metadata=self._leading)
+        question = secrets.token_hex(16)
+        call = stub.RunGroup(wire.encode(request), metadata=(*self._leading, (QUESTION, question)))
         try:
             with cancelled_elsewhere():  # if the manager is discarded, its channel is closed
+                answered = await answer_of(call)
+                known = self._is_proven(question, answered)
+                if answered is not None and not known:
+                    return self._broken_off(TAKEN, lost=True)
                 async for proto in call:
+                    if not known:
+                        return self._broken_off(TAKEN, lost=True)
                     if proto is None:  # so gRPC says that it cannot be read
                         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
                     event = wire.decode(GroupEvent, proto)
@@ -105,6 +117,9 @@ class ManagerClient:
             return self._broken_off(describe(error), gone)
         finally:
             call.cancel()
+
+    def _is_proven(self, question: str, shown: bytes | None) -> bool:
+        return hmac.compare_digest(self._issuer.answer(TOP_SERVER, self._name, question), shown or b"")
 
     def _broken_off(self, why: str, lost: bool) -> BrokenOff:
         return BrokenOff(Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {why}"), lost)

@@ -38,7 +38,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.tls import load
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
-from tests.support.callers import ISSUER, OPEN, over
+from tests.support.callers import ISSUER, OPEN, over, shown_by
 from tests.support.certificates import Authority
 from tests.support.serving import Served, nobody, serving
 from tests.support.weights import TENSORS, some_weights
@@ -77,6 +77,7 @@ class Manager(group_pb2_grpc.GroupServiceServicer):
 
     async def RunGroup(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.asked.append(wire.decode(RunGroupRequest, request))
+        yield shown_by()
         try:
             for event in self.events:
                 yield wire.encode(event)
