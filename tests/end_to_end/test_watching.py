@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.support.processes import resumed, top_server
+from tests.support.processes import program, resumed, top_server
 from top_server.tracking import chosen
 from top_server.tracking.following import exported
 
@@ -44,6 +44,17 @@ def tracked(folder: Path) -> dict[str, Any]:
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     found.Reload()
     return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+async def test_a_run_that_monitoring_asks_prints_every_round(tmp_path: Path) -> None:
+    command = ["top_server", "--listen", "127.0.0.1:0", "--run-dir", "run", "--metrics", "127.0.0.1:0"]
+    flags = ["--task-option", "clients=4", "--local-nodes", "1", "--clients", "4", "--rounds", "2"]
+    async with program([*command, *flags], tmp_path / "log") as run:
+        assert await run.ended(DEADLINE_S) == 0, run.errors
+    assert [line for line in run.lines if " listening on 127.0.0.1:" in line], run.lines
+    for number in (1, 2):
+        assert [line for line in run.lines if f" round {number}: " in line and "accuracy 0." in line], run.lines
+    assert "a subscriber failed" not in run.errors
 
 
 @pytest.mark.slow

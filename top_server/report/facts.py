@@ -25,7 +25,7 @@ from top_server.record.scores import score_of, scored_by, scores_of
 from top_server.recorded import BEGINS
 from top_server.report.story import Story, Trainings
 from top_server.report.troubles import Trouble, is_trouble, troubles
-from top_server.view.lines import describe, size
+from top_server.view.lines import MALFORMED, describe, size
 
 _AGAIN = "top-server --resume"
 #: What is known of a top server that recorded no end.
@@ -106,7 +106,7 @@ def told(story: Story, lives: bool | None = None, count: bool = True) -> Facts:
     try:
         story.read(count)
         return _facts(directory, story, lives)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except MALFORMED as error:
         raise DataError(f"the record in {directory.path} is damaged: {error!r}", "restore its files") from None
 
 
@@ -181,7 +181,7 @@ def _lines(events: Sequence[Line], names: Mapping[int, str]) -> Iterator[tuple[s
     for event in filter(is_trouble, events):
         try:
             text = describe(event, names)
-        except (ValueError, TypeError):
+        except MALFORMED:
             text = f"{event['event']}: this line of events.jsonl cannot be read"
         if text is not None:
             yield visible(str(event.get("time", "")))[:19].replace("T", " "), text

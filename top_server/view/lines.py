@@ -13,6 +13,8 @@ from top_server.record.scores import score_of, scored_by
 LOCAL_RUN_LINES = 10
 #: Metrics of a task in a line, at most; the history has all.
 MOST_SHOWN = 5
+#: What `describe` and what reads a record raise for an event whose fields have other types than they should.
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 #: A start of fewer group managers takes about a second and gets no line.
 FEW_MANAGERS = 5
 
@@ -53,7 +55,8 @@ def figures(event: Mapping[str, Any]) -> dict[str, Any]:
     name = metric_of(score)
     found = {name: rated(score, value), ACCURACY: event.get(ACCURACY)}  # a second turn undoes what a minus sign turned
     always = {name}
-    for metric, one in list((event.get("metrics") or {}).items())[:MOST_SHOWN]:
+    metrics = event.get("metrics")  # of `listening`, they are the address of a door
+    for metric, one in list(metrics.items() if isinstance(metrics, Mapping) else ())[:MOST_SHOWN]:
         found.setdefault(metric, one)
     if event["event"] == "round_finished":
         found.setdefault(LOSS, event.get(LOSS))

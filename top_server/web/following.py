@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -24,7 +24,7 @@ from top_server.report.facts import told
 from top_server.report.remedies import remedy_of
 from top_server.report.story import Story
 from top_server.report.troubles import is_trouble
-from top_server.view.lines import describe
+from top_server.view.lines import MALFORMED, describe
 from top_server.web.overview import overview
 from top_server.web.state import State, state_of
 
@@ -108,28 +108,33 @@ class Followed:
             with open_file(self.directory.events) as file:
                 file.seek(begin)
                 *lines, _ = file.read(_MOST_OF_ROUND if end is None else min(end - begin, _MOST_OF_ROUND)).split(b"\n")
+            return self._told(lines, begin + sum(len(line) + 1 for line in lines))
         except OSError as error:
             raise DataError(f"{self.directory.events} cannot be read: {error.strerror}", "restore the file") from None
-        return self._told(lines, begin + sum(len(line) + 1 for line in lines))
+        except ValueError as error:
+            raise DataError(f"{self.directory.events} is damaged: {error}", "restore the file") from None
 
     def _told(self, lines: list[bytes], end: int) -> bytes:
-        """Events as they stand in the file, with the lines that people read, and the byte behind them."""
+        """Events as they stand in the file, with the lines that people read, and the byte behind them.
+
+        Raises ValueError for a damaged line.
+        """
         others = (orjson.loads(line) for line in lines if _TRAINING not in line[:80])
         said = [found for event in others if (found := self._line(event)) is not None]
         return b'{"events":[%b],"told":%b,"end":%d}' % (b",".join(lines), orjson.dumps(said), end)
 
-    def _line(self, event: Mapping[str, Any]) -> dict[str, str] | None:
-        names = event.get("names")
-        if isinstance(names, dict):
-            self.story.names |= {int(one): str(name) for one, name in names.items() if one.isdecimal()}
+    def _line(self, event: Any) -> dict[str, str] | None:
+        if not isinstance(event, dict):
+            raise ValueError("a line is not an object")
+        found = {"time": visible(str(event.get("time", "")))[11:19]}
         try:
+            if isinstance(names := event.get("names"), dict):
+                self.story.names |= {int(one): str(name) for one, name in names.items() if one.isdecimal()}
             text = describe(event, self.story.names)
-        except (ValueError, TypeError, KeyError):
-            text = "this line of events.jsonl cannot be read"
-        if text is None:
-            return None
-        found = {"time": visible(str(event.get("time", "")))[11:19], "text": text}
-        return found | ({"remedy": remedy_of(event)} if is_trouble(event) else {})
+            remedy = {"remedy": remedy_of(event)} if is_trouble(event) else {}
+        except MALFORMED:
+            return found | {"text": "this line of events.jsonl cannot be read"}
+        return None if text is None else found | {"text": text} | remedy
 
     async def stream(self, offset: int, closing: asyncio.Event) -> AsyncIterator[bytes]:
         """Messages of server-sent events from this byte of the events on, until `closing` is set and all is sent.
@@ -189,7 +194,7 @@ class Followed:
         end = offset + len(data) - len(rest)
         try:
             message = b"id: %d\ndata: %b\n\n" % (end, self._told(lines, end))
-        except (ValueError, AttributeError):  # a damaged line: the whole says which
+        except ValueError:  # a damaged line: the whole says which
             return None
         self._messages[offset] = end, message
         while len(self._messages) > _KEPT:

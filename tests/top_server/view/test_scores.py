@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
 from tests.top_server.view.test_view import ROW, drawn, event, started, state_after
+from top_server.record.events import KINDS
 from top_server.view.lines import describe
+from top_server.view.state import ViewState
 
 
 def test_a_line_begins_with_what_rates_the_models() -> None:
@@ -52,3 +62,31 @@ def test_the_live_view_shows_what_rates_the_models_and_metrics() -> None:
     assert any("mae 2.0000 █▁   r2 0.5000   loss 1.2500" in line for line in drawn(state, width=120))
     state = state_after(*started(), event("round_finished", round=1, **ROW, scored_by="-loss", score=-1.25))
     assert sum(line.count("loss 1.2500") for line in drawn(state, width=120)) == 1
+
+
+def an_example(kind: Any) -> Any:
+    """A value of this type."""
+    inner = [one for one in typing.get_args(kind) if one is not type(None)]
+    match typing.get_origin(kind):
+        case typing.Union | types.UnionType:
+            return an_example(inner[0])
+        case found if found is Sequence:
+            return [an_example(inner[0])]
+        case found if found is Mapping:
+            return {str(an_example(inner[0])): an_example(inner[1])}
+    return {int: 1, float: 0.5, bool: True}.get(kind, "x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_event_with_every_field_can_be_shown(kind: str) -> None:
+    types_of = typing.get_type_hints(KINDS[kind])
+    fields = {field.name: an_example(types_of[field.name]) for field in dataclasses.fields(KINDS[kind])}
+    state = ViewState()
+    state.apply(event("node_joined", node="x", clients=1))
+    state.apply(event(kind, **fields))
+    assert drawn(state)
+
+
+def test_the_address_of_a_door_for_monitoring_is_no_metric() -> None:
+    listening = event("listening", address="127.0.0.1:1", metrics="127.0.0.1:2")
+    assert describe(listening) == "listening on 127.0.0.1:1"

@@ -95,6 +95,20 @@ async def test_a_round_has_its_own_events_and_where_the_next_one_begins(tmp_path
     assert third["end"] == (tmp_path / "a" / "events.jsonl").stat().st_size
 
 
+async def test_events_with_fields_of_other_types_stand_beside_those_that_can_be_told(tmp_path: Path) -> None:
+    events = long_run(tmp_path / "a", **SHORT, finished=False) / "events.jsonl"
+    with events.open("a") as file:
+        file.write('{"time": "", "event": "listening", "address": "127.0.0.1:1", "metrics": "127.0.0.1:2"}\n')
+        file.write('{"time": "", "event": "round_finished", "accuracy": {}}\n')
+        file.write('{"time": "", "event": "client_left_out", "client": 1, "reason": "gone"}\n')
+    told = (await got(tmp_path, "round.json?run=a&round=3")).json()["told"]
+    assert [one["text"] for one in told[-3:]] == [
+        "listening on 127.0.0.1:1",
+        "this line of events.jsonl cannot be read",
+        "client 1 (Writer 1) is left out of the run: gone",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "status", "what"),
     [
