@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,19 @@ def told(story: Story, lives: bool | None = None, count: bool = True) -> Facts:
     `lives` says whether its top server runs, None if nobody knows; `count` as in `Story.read`.
     """
     directory = story.directory
-    try:
+    with restorable(story):
         story.read(count)
         return _facts(directory, story, lives)
+
+
+@contextmanager
+def restorable(story: Story) -> Iterator[None]:
+    """Turns what a damaged record raises into a DataError. The story is then read anew: its files may be restored."""
+    try:
+        yield
     except MALFORMED as error:
-        raise DataError(f"the record in {directory.path} is damaged: {error!r}", "restore its files") from None
+        story.forget()
+        raise DataError(f"the record in {story.directory.path} is damaged: {error!r}", "restore its files") from None
 
 
 def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:

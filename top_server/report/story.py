@@ -86,8 +86,9 @@ class Grown:
                     *lines, rest = (rest + block).split(b"\n")
                     begins = list(accumulate((len(line) + 1 for line in lines), initial=self.offset))
                     for place, line in _of_kind(lines, trainings):
+                        found = self._object(line, begins[place])
                         self.offset = begins[place + 1]
-                        yield begins[place], self._object(line, begins[place])
+                        yield begins[place], found
                     self.offset = begins[-1]
         except OSError as error:
             raise DataError(f"{self._path} cannot be read: {error.strerror}", "give the directory of a run") from None
@@ -122,9 +123,10 @@ class Story:
         """`parse` makes the value of a line, or raises ValueError."""
         self.directory = directory
         self._parse = parse
-        self._begin()
+        self.forget()
 
-    def _begin(self) -> None:
+    def forget(self) -> None:
+        """Forgets all that was read; the next reading begins with the first line."""
         self._of_events = Grown(self.directory.events, self._parse)
         self._of_history = Grown(self.directory.history, self._parse)
         self.events: list[Line] = []
@@ -150,10 +152,18 @@ class Story:
         """Reads what is new, and says whether there was anything; raises DataError.
 
         Without `count`, what was never read before is read without its single trainings, which take most of the time;
-        `count` reads them later. A resumed run may have removed rows of its history.
+        `count` reads them later. A resumed run may have removed rows of its history. After an error, the next call
+        reads all anew: nothing of a damaged record is taken for all of it.
         """
+        try:
+            return self._read(count)
+        except Exception:
+            self.forget()
+            raise
+
+    def _read(self, count: bool) -> bool:
         if self._of_events.was_cut():
-            self._begin()
+            self.forget()
         before = self.offset, len(self.rows)
         if not count and not self.offset:
             for begins, event in self._of_events.new(trainings=False):
@@ -167,17 +177,19 @@ class Story:
             self.rows += [row for _, row in self._of_history.new()]
         return before != (self.offset, len(self.rows))
 
-    def count(self) -> Trainings:
-        """The trainings that were left out, for `add_counted`. May run while another thread reads."""
-        found = Trainings()
+    def count(self) -> tuple[int, Trainings]:
+        """What was left out, for `add_counted`, and up to which byte; raises DataError. Another thread may read."""
+        found, until = Trainings(), self._uncounted
         for begins, event in Grown(self.directory.events, self._parse).new(trainings=True):
-            if begins >= self._uncounted:
+            if begins >= until:
                 break
             found.add(event)
-        return found
+        return until, found
 
-    def add_counted(self, found: Trainings) -> None:
-        """Takes the trainings that were left out."""
+    def add_counted(self, until: int, found: Trainings) -> None:
+        """Takes the trainings that were left out, unless all was forgotten since."""
+        if until != self._uncounted:
+            return
         self.trainings = found.before(self.trainings)
         self._uncounted = 0
 

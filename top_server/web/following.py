@@ -20,7 +20,7 @@ from fedgsp.files import open_file
 from fedgsp.visible import visible
 from fedgsp.within import within
 from top_server.record.directory import RunDirectory
-from top_server.report.facts import told
+from top_server.report.facts import restorable, told
 from top_server.report.remedies import remedy_of
 from top_server.report.story import Story
 from top_server.report.troubles import is_trouble
@@ -54,6 +54,8 @@ class Followed:
         self._whole: tuple[object, bytes] = (None, b"")
         self._first: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
+        #: Whether the trainings are damaged: then nothing is told without them.
+        self._trainings_first = False
         self._messages: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._grown = asyncio.Event()
         self._followers = 0
@@ -81,19 +83,25 @@ class Followed:
 
     def _read(self) -> bytes:
         self.state = state_of(self.directory)
-        facts = told(self.story, self.state.lives, count=False)
+        facts = told(self.story, self.state.lives, count=self._trainings_first)
         version = (self.story.offset, len(self.story.rows), self.story.counted, self.state)
         if self._whole[0] != version:
-            value = overview(facts, self.story, self.state)
+            with restorable(self.story):
+                value = overview(facts, self.story, self.state)
             self._whole = version, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         return self._whole[1]
 
     async def _count(self) -> None:
         await asyncio.sleep(COUNT_AFTER_S)
-        with contextlib.suppress(DataError):  # the next reader is told
-            found = await asyncio.to_thread(self.story.count)
-            async with self._reading:
-                self.story.add_counted(found)
+        try:
+            until, found = await asyncio.to_thread(self.story.count)
+        except (DataError, *MALFORMED):
+            async with self._reading:  # the next reader reads them too, and is told of the damage
+                self._trainings_first = True
+                self.story.forget()
+            return
+        async with self._reading:
+            self.story.add_counted(until, found)
 
     async def round(self, number: int) -> bytes:
         """The events of a round, as JSON, with the byte from which to follow; raises DataError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import zlib
@@ -141,6 +142,43 @@ async def test_a_damaged_record_is_told_with_its_file_and_place(tmp_path: Path) 
         answer = await browser.get("run.json?run=a")
     assert answer.status_code == 409
     assert "events.jsonl, byte" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "damage"),
+    [
+        ("events.jsonl", '"event": "round_started", "round": 2', '{"torn\0\0\n'),
+        ("events.jsonl", '"event": "hop_finished", "round": 2', '{"torn\0\0\n'),
+        ("events.jsonl", '"event": "hop_finished", "round": 2', '{"event": "hop_finished", "seconds": "long"}\n'),
+        ("history.jsonl", '"round": 2', '{"torn\0\0\n'),
+        ("history.jsonl", '"round": 2', '{"round": "x", "accuracy": "x"}\n'),
+        ("history.jsonl", '"round": 2', '{"round": 2, "accuracy": 0.5, "loss": 1.0, "metrics": "x"}\n'),
+    ],
+)
+async def test_every_request_is_told_of_a_damaged_record_until_it_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str, damage: str
+) -> None:
+    monkeypatch.setattr("top_server.web.following.COUNT_AFTER_S", 0.0)
+    file = long_run(tmp_path / "a", **SHORT) / name
+    whole = file.read_text()
+    async with client(tmp_path) as browser, asyncio.timeout(60):
+        while not (found := (await browser.get("run.json?run=a")).json())["counted"]:
+            pass
+    lines = whole.splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if part in line)
+    file.write_text("".join([*lines[:place], damage, *lines[place + 1 :]]))
+    async with client(tmp_path) as browser, asyncio.timeout(60):
+        await browser.get("run?run=a")  # which reads the run before anybody asks for it
+        while (answer := await browser.get("run.json?run=a")).status_code == 200:
+            assert not answer.json()["counted"]
+        for _ in range(3):
+            answer = await browser.get("run.json?run=a")
+            assert answer.status_code == 409
+            assert name in answer.json()["error"] or "is damaged" in answer.json()["error"]
+        file.write_text(whole)
+        while not (restored := (await browser.get("run.json?run=a")).json())["counted"]:
+            pass
+        assert restored == found
 
 
 async def test_names_with_markup_stay_text_on_the_pages(tmp_path: Path) -> None:
