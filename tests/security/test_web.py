@@ -223,6 +223,50 @@ async def test_on_loopback_a_stream_goes_on_where_the_header_of_the_browser_says
     assert sum(len(one["data"]["events"]) for one in found) == events.count(b"\n") - 1
 
 
+GET = b"GET /runs.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize("said", [b"", GET, GET + b"\r\n", GET + b"\r\n" + GET])
+async def test_a_connection_without_a_request_is_closed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr("top_server.web.serving.SILENT_S", 0.2)
+    async with served(runs, WebSettings(listen="127.0.0.1:0")) as address, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(address).port)
+        for byte in said:
+            writer.write(bytes([byte]))
+        assert (await reader.read()).count(b"HTTP/1.1 ") == said.count(b"\r\n\r\n")
+        writer.close()
+        async with httpx.AsyncClient() as browser:
+            assert (await browser.get(address + "runs.json")).status_code == 200
+
+
+async def test_a_connection_that_makes_no_handshake_is_closed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("top_server.web.serving.SILENT_S", 0.2)
+    async with served(runs, with_tls(Authority(tmp_path))) as address, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(address).port)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_stream_in_which_nothing_happens_stays_open(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("top_server.web.serving.SILENT_S", 0.1)
+    monkeypatch.setattr("top_server.web.following.SIGN_OF_LIFE_S", 0.1)
+    end = (runs / "a" / "events.jsonl").stat().st_size
+    signs = 0
+    async with (
+        served(runs, WebSettings(listen="127.0.0.1:0")) as address,
+        httpx.AsyncClient() as browser,
+        browser.stream("GET", f"{address}events?run=a&from={end}") as answer,
+    ):
+        async for part in answer.aiter_text():
+            if (signs := signs + part.count(": nothing new")) >= 5:
+                break
+    assert signs >= 5
+
+
 async def test_a_port_that_is_taken_is_told(runs: Path) -> None:
     async with served(runs, WebSettings(listen="127.0.0.1:0")) as address:
         port = httpx.URL(address).port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import socket
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.lifecycle import beside
+from fedgsp.limits.descriptors import for_connections
 from fedgsp.settings.web import WebSettings
 from fedgsp.tls import Tls, uris_of
 from top_server.federation.opening import certify
@@ -28,8 +30,10 @@ from top_server.web.runs import Runs
 
 logger = logging.getLogger(__name__)
 
-#: Connections at once, bytes of the head of a request, and seconds that a silent connection stays.
-_CONNECTIONS, _MOST_OF_HEAD, _SILENT_S = 1000, 1 << 14, 10
+#: Connections at once, and bytes of the head of a request.
+_CONNECTIONS, _MOST_OF_HEAD = 1000, 1 << 14
+#: Seconds for a handshake, and for the next whole head of a request: then a connection without a request is closed.
+SILENT_S = 10.0
 #: How long streams have to send what is new when the process ends.
 _LAST_WORDS_S = 2
 #: How often the certificate is looked at.
@@ -45,6 +49,20 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As in uvicorn, which cannot bound a handshake: connections that make none would take all descriptors."""
+        assert sockets is not None
+        kind: Any = self.config.http_protocol_class
+        make = functools.partial(
+            kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        tls, loop = self.config.ssl, asyncio.get_running_loop()
+        patience_s = SILENT_S if tls is not None else None
+        self.servers = [
+            await loop.create_server(make, sock=sock, ssl=tls, ssl_handshake_timeout=patience_s) for sock in sockets
+        ]
+        self.started = True
+
 
 class Holders:
     """Who is at the other end of each connection, by the URIs of its certificate."""
@@ -58,7 +76,10 @@ class Holders:
         return self._watchers.why_not(self._of.get(tuple(scope["client"]), ()))
 
     def protocol(self) -> type[H11Protocol]:
-        """The class of connections, which note here who is at their other end."""
+        """The class of connections, which note here who is at their other end.
+
+        Each is closed if it brings no request for some seconds. In uvicorn, some bytes of a head are enough to stay.
+        """
         of = self._of
 
         class Connection(H11Protocol):
@@ -66,8 +87,23 @@ class Holders:
                 super().connection_made(transport)
                 shown = transport.get_extra_info("ssl_object")
                 of[self.client] = uris_of(shown) if shown is not None else []
+                self._wait()
+
+            def _wait(self) -> None:
+                self._silent = self.loop.call_later(SILENT_S, self.timeout_keep_alive_handler)
+
+            def handle_events(self) -> None:
+                before = self.cycle
+                super().handle_events()
+                if self.cycle is not before:
+                    self._silent.cancel()
+
+            def on_response_complete(self) -> None:
+                self._wait()  # the next request may be there already
+                super().on_response_complete()
 
             def connection_lost(self, exc: Exception | None) -> None:
+                self._silent.cancel()
                 of.pop(self.client, None)
                 super().connection_lost(exc)
 
@@ -98,9 +134,9 @@ async def serve(runs: Runs, settings: WebSettings, tls: Tls | None, ready: Calla
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=min(_CONNECTIONS, for_connections()),
         h11_max_incomplete_event_size=_MOST_OF_HEAD,
-        timeout_keep_alive=_SILENT_S,
+        timeout_keep_alive=3600,  # each connection watches this by itself, for `SILENT_S`
         timeout_graceful_shutdown=_LAST_WORDS_S,
         **secure,
     )
