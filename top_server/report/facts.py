@@ -35,6 +35,8 @@ _KILLED = (
     " nobody writes it"
 )
 _AFTER_KILL = f"look into the log of the machine for the reason (journalctl -k), then continue with {_AGAIN}"
+#: The event at which a top server begins, and waits for nodes. Nodes of the one before it are not there any more.
+_WAITS = "listening"
 #: Events at which a top server stops.
 _ENDS = ("run_finished", "run_failed", "run_stopped")
 #: Lines of troubles that a report shows, at most: the last ones.
@@ -139,7 +141,7 @@ def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:
         result=_result(rows, evaluated),
         costs=_costs(rows, story.trainings),
         chosen=_chosen(config),
-        nodes=_nodes(events, story.trainings),
+        nodes=_nodes(events, story.trainings, lives),
         clients=_clients(story, evaluated, names),
         troubles=troubles(events, names),
         lines=lines[-MOST_LINES:],
@@ -247,7 +249,21 @@ def _chosen(config: RunConfig) -> Table:
     return found
 
 
-def _nodes(events: Sequence[Line], trainings: Trainings) -> Table:
+def nodes_there(events: Sequence[Line]) -> dict[str, int]:
+    """The nodes that are there, each with its number of clients, if the top server of the last events still runs."""
+    there: dict[str, int] = {}
+    for event in events:
+        match event.get("event"):
+            case "node_joined":
+                there[str(event.get("node"))] = int(event.get("clients") or 0)
+            case "node_left":
+                there.pop(str(event.get("node")), None)
+            case found if found == _WAITS:
+                there.clear()
+    return there
+
+
+def _nodes(events: Sequence[Line], trainings: Trainings, lives: bool | None) -> Table:
     found: dict[str, tuple[str, ...]] = {}
     for event in events:
         name = visible(str(event.get("node")))
@@ -258,7 +274,14 @@ def _nodes(events: Sequence[Line], trainings: Trainings) -> Table:
             found[name] = (name, *known, *moved, came, "")
         elif event.get("event") == "node_left" and name in found:
             found[name] = (*found[name][:-1], visible(str(event.get("reason") or "")))
-    return list(found.values())
+        elif event.get("event") == _WAITS:
+            found = _left_alone(found)
+    return list((_left_alone(found) if lives is False else found).values())
+
+
+def _left_alone(nodes: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The rows of nodes after their top server has ended, perhaps without a word."""
+    return {name: row if row[-1] else (*row[:-1], "the top server ended") for name, row in nodes.items()}
 
 
 def _clients(story: Story, evaluated: Rows, names: Mapping[int, str]) -> Table:

@@ -11,7 +11,7 @@ from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.visible import visible
 from top_server.pictures.shown import further_metrics
 from top_server.record.scores import score_of, scored_by
-from top_server.report.facts import CLIENT_HEADS, NODE_HEADS, Ending, Facts
+from top_server.report.facts import CLIENT_HEADS, NODE_HEADS, Ending, Facts, nodes_there
 from top_server.report.story import Story
 from top_server.web.pictures import described
 from top_server.web.state import State
@@ -39,7 +39,7 @@ def overview(facts: Facts, story: Story, state: State) -> dict[str, Any]:
         "rounds": rounds,
         "round": max(story.begins, default=0),
         "begun": sorted(story.begins),
-        "present": present(story),
+        "present": _present(facts, story, state),
         "names": {client: visible(name) for client, name in story.names.items()},
         "result": facts.result,
         "costs": facts.costs,
@@ -69,14 +69,9 @@ def _ending(facts: Facts, state: State) -> Ending:
     )
 
 
-def present(story: Story) -> dict[str, int]:
-    """How many nodes and clients are there, by the events of their coming and leaving."""
-    there: dict[str, int] = {}
-    for event in story.events:
-        if event.get("event") == "node_joined":
-            there[str(event.get("node"))] = int(event.get("clients") or 0)
-        elif event.get("event") == "node_left":
-            there.pop(str(event.get("node")), None)
+def _present(facts: Facts, story: Story, state: State) -> dict[str, int]:
+    """How many nodes and clients are there."""
+    there = nodes_there(story.events) if facts.ending.kind == "open" and state.lives is not False else {}
     return {"nodes": len(there), "clients": sum(there.values())}
 
 

@@ -119,3 +119,24 @@ async def test_browsers_hear_that_a_top_server_was_killed(tmp_path: Path) -> Non
     whole = json.loads(await followed.whole())
     assert whole["ending"]["title"] == "The top server ended without a word, after 3 rounds."
     assert "continue with top-server --resume" in whole["ending"]["remedy"]
+
+
+async def test_nodes_of_a_top_server_that_was_killed_are_not_there(tmp_path: Path) -> None:
+    events = run(tmp_path, finished=False)
+    followed = Followed(RunDirectory(events.parent))
+
+    async def told() -> tuple[dict[str, int], list[str]]:
+        whole = json.loads(await followed.whole())
+        return whole["present"], [row[-1] for row in whole["nodes"]["rows"]]
+
+    with events.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert await told() == ({"nodes": 2, "clients": 20}, ["", ""])
+    ended = "the top server ended"
+    assert await told() == ({"nodes": 0, "clients": 0}, [ended, ended])
+    with events.open("ab") as file:  # resumed
+        fcntl.flock(file, fcntl.LOCK_EX)
+        add(events, {"event": "listening", "address": "127.0.0.1:1"})
+        assert await told() == ({"nodes": 0, "clients": 0}, [ended, ended])
+        add(events, {"event": "node_joined", "node": "site-1", "clients": 10})
+        assert await told() == ({"nodes": 1, "clients": 10}, [ended, ""])

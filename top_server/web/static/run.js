@@ -11,8 +11,8 @@ const MOST_LINES = 300, AGAIN_MS = 1500;
 /** Troubles and names on the first screen. */
 const MOST_TROUBLES = 3, FEW_NAMES = 6;
 /** Kinds of events after which the whole says something else. */
-const NEWS = new Set(["round_finished", "run_started", "run_resumed", "run_finished", "run_failed", "run_stopped", "node_joined",
-  "node_left", "node_refused", "distances_found"]);
+const NEWS = new Set(["listening", "round_finished", "run_started", "run_resumed", "run_finished", "run_failed", "run_stopped",
+  "node_joined", "node_left", "node_refused", "distances_found"]);
 let whole = null, round = new Round(0), follows = true, source = null, end = 0, due = null, reached = true;
 
 const showProgress = soon(() => {
