@@ -155,8 +155,10 @@ def ending(events: Sequence[Line], rounds: int, lives: bool | None = None) -> En
 
     `lives` says whether its top server runs, None if nobody knows.
     """
-    told = [event for event in events if event.get("event") in (*BEGINS, *_ENDS)]
+    told = [event for event in events if event.get("event") in (_WAITS, *BEGINS, *_ENDS)]
     last: Mapping[str, Any] = told[-1] if told else {}
+    begun = any(event.get("event") in BEGINS for event in told)
+    waits = last.get("event") in (None, _WAITS)
     played = f"after {counted(rounds, 'round')}" if rounds else "before its first round was finished"
     match last.get("event"):
         case "run_finished":
@@ -168,12 +170,13 @@ def ending(events: Sequence[Line], rounds: int, lives: bool | None = None) -> En
             return Ending("failed", f"The run failed {played}.", reason, remedy)
         case "run_stopped":
             return Ending("stopped", f"The run was stopped {played}.", _stopped(last), f"{_AGAIN} continues it")
+    so_far = "goes on as soon as its nodes are back" if begun else "has not begun: it waits for nodes"
     if lives:
-        return Ending("open", "The run is playing." if told else "The run has not begun: it waits for nodes.")
+        return Ending("open", f"The run {so_far}." if waits else "The run is playing.")
     if lives is False:
         return Ending("failed", f"The top server ended without a word, {played}.", _KILLED, _AFTER_KILL)
-    if not told:
-        return Ending("open", f"The run has not begun: it waits for nodes, or its top server ended {played}.")
+    if waits:
+        return Ending("open", f"The run {so_far}, or its top server ended {played}.")
     return Ending(
         "open",
         f"The run has no end yet: it is playing, or its top server was killed {played}.",

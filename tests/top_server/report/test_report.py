@@ -135,6 +135,23 @@ def test_what_came_after_a_failure_counts() -> None:
     assert "no validation score was better than that of round 3" in ending([*told, early, FINISHED], 0).title
 
 
+@pytest.mark.parametrize("end", [FINISHED, *(last for last, kind in FAILURES if kind != "open")])
+def test_a_run_that_is_resumed_or_extended_is_open_while_it_waits_for_nodes(end: dict[str, Any]) -> None:
+    listening = {"event": "listening", "address": "127.0.0.1:1"}
+    told = events(listening, STARTED, end, listening)
+    assert ending(told, 2, lives=True).title == "The run goes on as soon as its nodes are back."
+    assert ending(told, 2, lives=False).title == "The top server ended without a word, after 2 rounds."
+    assert ending(told, 2).kind == "open"
+    assert ending([*told, {**STARTED, "event": "run_resumed"}], 2, lives=True).title == "The run is playing."
+    assert ending([*told, end], 2, lives=True) == ending([end], 2, lives=True)
+
+
+def test_a_run_that_has_never_begun_waits_for_nodes() -> None:
+    told = events({"event": "listening", "address": "127.0.0.1:1"})
+    assert ending(told, 0, lives=True).title == "The run has not begun: it waits for nodes."
+    assert ending([], 0) == ending(told, 0)
+
+
 def test_the_same_trouble_of_the_same_client_is_one_row_with_its_last_reason() -> None:
     again = {**SKIPPED, "round": 4, "reason": "it was too slow"}
     left = {"event": "node_left", "node": "b", "reason": "no answer"}
