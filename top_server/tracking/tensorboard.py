@@ -31,10 +31,11 @@ class TensorBoard(Tracking):
 
     def begin(self, about: About) -> int:
         """Begins a file, which will have all rounds; writes the settings into it."""
-        folder = about.directory / "tensorboard" if self._to is None else self._to / about.directory.name
+        folder = self._folder(about)
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"*tfevents*{_ENDING}"):
-            old.unlink()
+        for old in _files(folder):
+            if _is_of(old, about.run):
+                old.unlink()
         began = about.began.timestamp()
         self._path = folder / f"events.out.tfevents.{int(began):010d}.{about.run}{_ENDING}"
         start = SessionStartInfo(group_name=about.directory.name, start_time_secs=began)
@@ -56,6 +57,15 @@ class TensorBoard(Tracking):
             ),
         )
         return 0
+
+    def _folder(self, about: About) -> Path:
+        """The folder of the run; directories of several runs may have the same name."""
+        if self._to is None:
+            return about.directory / "tensorboard"
+        folder = self._to / about.directory.name
+        if all(_is_of(file, about.run) for file in _files(folder)):
+            return folder
+        return folder.with_name(f"{folder.name}-{about.run}")
 
     def add(self, points: Points) -> None:
         """Appends the figures of a round, as one event."""
@@ -88,6 +98,14 @@ class TensorBoard(Tracking):
                 with contextlib.suppress(OSError):
                     file.truncate(size)
                 raise
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(folder.glob(f"*tfevents*{_ENDING}"))
+
+
+def _is_of(file: Path, run: str) -> bool:
+    return file.name.endswith(f".{run}{_ENDING}")
 
 
 def _text(tag: str, text: str) -> Summary.Value:

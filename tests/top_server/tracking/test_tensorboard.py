@@ -84,6 +84,17 @@ def test_several_runs_lie_side_by_side_and_other_files_stay(about: About, tmp_pa
     assert (tmp_path / "board" / "a run" / "events.out.tfevents.1.mine").exists()
 
 
+def test_runs_whose_directories_have_the_same_name_keep_their_records(about: About, tmp_path: Path) -> None:
+    board, other = tmp_path / "board", dataclasses.replace(about, run="other", directory=tmp_path / "x" / "a run")
+    play(about, 1, to=board)
+    for _ in range(2):  # begun, and resumed
+        play(other, 1, 2, to=board)
+    play(about, 1, 2, 3, to=board)
+    assert sorted(path.name for path in board.iterdir()) == ["a run", "a run-other"]
+    assert steps(written(board / "a run")) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert steps(written(board / "a run-other")) == [(1, 0.1), (2, 0.2)]
+
+
 def test_a_full_disk_leaves_no_half_of_a_round(about: About) -> None:
     board = TensorBoard(TensorBoardOptions())
     board.begin(about)
