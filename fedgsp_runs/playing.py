@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError
@@ -38,6 +39,8 @@ NODES = 2
 STOP_S = 20.0
 #: Lines of the output of a top server that an error quotes.
 _TAIL = 5
+#: Characters of a wrong value in an error.
+_MOST_SHOWN = 200
 _ERRORS: Mapping[int, type[UserError]] = {
     error.exit_code: error for error in (ConfigError, TaskError, DataError, PeerError, RunError)
 }
@@ -71,6 +74,7 @@ def run(
     """
     told: dict[str, Any] = {"scheme": scheme, "rounds": rounds, **settings}
     _check_names(told)
+    _check_options(options)
     made = _made(task, options or {})
     directory = _claimed(run_dir, scheme)
     try:
@@ -79,12 +83,13 @@ def run(
         with contextlib.suppress(OSError):  # unless something else is there
             directory.rmdir()
         raise
-    count = made.num_clients if clients is None else clients
+    count = made.num_clients if clients is None else scalar(clients)
+    few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
     told |= {
         "task": source.name,
         "task_option": options or {},
         "clients": count,
-        "workers" if "place" in settings else "local_nodes": min(NODES, count) if nodes is None else nodes,
+        "workers" if "place" in settings else "local_nodes": few if nodes is None else nodes,
     }
     if "place" not in settings:  # which may need another address
         told.setdefault("listen", "127.0.0.1:0")
@@ -140,6 +145,7 @@ def _asked(
     Without `clients`, a run has all clients of its task. The options of the task decide how many these are.
     """
     _check_names(settings)
+    _check_options(options)
     told = {
         **settings,
         "task": task,
@@ -163,6 +169,11 @@ def _check_names(told: Mapping[str, Any]) -> None:
     for name in told:
         if name not in known:
             raise ConfigError(f"there is no setting {name!r}", suggestion(name, known))
+
+
+def _check_options(options: Any) -> None:
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(name, str) for name in options)):
+        raise ConfigError(f"`options` is {shown(options)}", 'give the options of the task by name: {"clients": 4}')
 
 
 def _claimed(run_dir: Path | str | None, scheme: str) -> Path:
@@ -201,20 +212,41 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
 
 def _toml(told: Mapping[str, Any]) -> str:
     """Settings as a file."""
-    return tomli_w.dumps({key: _plain(value) for key, value in told.items() if value is not None})
+    return tomli_w.dumps({key: _plain(key, value) for key, value in told.items() if value is not None})
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
     """A setting as TOML has it."""
     if isinstance(value, Mapping):
         return {str(key): _text(one) for key, one in value.items()}
     if isinstance(value, PurePath):
         return str(Path(value).absolute())
-    return list(value) if isinstance(value, tuple | set | frozenset) else value
+    if isinstance(value, list | tuple | set | frozenset):
+        found: Any = [scalar(one) for one in value]
+        known = all(isinstance(one, str | int | float) for one in found)
+    else:
+        found = scalar(value)
+        known = isinstance(found, str | int | float)
+    if not known:
+        raise ConfigError(
+            f"{name} is {shown(value)}", "give a text, a number, True or False, a path, or a list or table of these"
+        )
+    return found
+
+
+def scalar(value: Any) -> Any:
+    """A number or text of NumPy as that of Python; any other value as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def shown(value: Any) -> str:
+    """A wrong value in an error."""
+    return f"{repr(value)[:_MOST_SHOWN]} ({type(value).__name__})"
 
 
 def _text(value: Any) -> str:
     """An option as text."""
+    value = scalar(value)
     if isinstance(value, PurePath):
         return str(Path(value).absolute())
     if isinstance(value, bool):
@@ -224,7 +256,7 @@ def _text(value: Any) -> str:
 
 def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) -> None:
     """Runs a top server to its end; raises the error with which it ended."""
-    shown, failure = Progress(quiet=not progress), None
+    view, failure = Progress(quiet=not progress), None
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, _started(flags, path, log) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -233,7 +265,7 @@ def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) 
             except ValueError:
                 continue
             failure = event if event.get("event") == "run_failed" else failure
-            shown.apply(event)
+            view.apply(event)
         code = child.wait()
         log.seek(0)
         words = [line.rstrip("\n") for line in log][-_TAIL:]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fedgsp.errors import ConfigError
 from fedgsp.task import Task
-from fedgsp_runs.playing import play_again, run
+from fedgsp_runs.playing import play_again, run, scalar, shown
 from fedgsp_runs.result import Run, frame
 from top_server.record.directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Settings of single runs -> what a sweep has in their place.
+_OF_SWEEPS = {
+    "seed": "give the seeds of all variants: seeds=[0, 1]",
+    "run_dir": "give the folder of all runs: out=...",
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,9 @@ def sweep(
     variants: Mapping[str, Mapping[str, Any]],
     *,
     out: Path | str,
-    seeds: Sequence[int] = (0,),
+    seeds: Iterable[SupportsIndex] = (0,),
     task: str | Callable[..., Task] = "digits",
-    only: int | None = None,
+    only: SupportsIndex | None = None,
     **settings: Any,
 ) -> Sweep:
     """Plays every variant with every seed, and returns the runs.
@@ -59,18 +66,45 @@ def sweep(
     resumed; both only if it has the same settings. With `only`, one run is played and returned: that of this number,
     counted from 0, seed by seed. So the tasks of a job array can play a sweep. Raises UserError as `run` does.
     """
+    _check(variants, settings)
+    asked = [(seed, name) for seed in _whole(seeds) for name in variants]
     runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
-    asked = [(seed, name) for seed in seeds for name in variants]
-    for name in variants:
-        if not name or "/" in name or name.startswith("."):
-            raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
-    if only is not None and not 0 <= only < len(asked):
-        raise ConfigError(f"`only` is {only}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")
-    for seed, name in asked if only is None else [asked[only]]:
+    chosen = scalar(only)
+    if chosen is not None and not (isinstance(chosen, int) and 0 <= chosen < len(asked)):
+        raise ConfigError(f"`only` is {only!r}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")
+    for seed, name in asked if chosen is None else [asked[chosen]]:
         directory = Path(out) / f"{name}-{seed}"
         told = {"task": task, **settings, **variants[name], "seed": seed}
         runs[name][seed] = _played(directory, told)
     return Sweep(runs)
+
+
+def _check(variants: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what cannot be played as a sweep."""
+    if not isinstance(variants, Mapping):
+        raise ConfigError(
+            f"`variants` is {shown(variants)}", 'give settings by names: {"slow": {"learning_rate": 0.01}}'
+        )
+    for name, own in variants.items():
+        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+            raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
+        if not isinstance(own, Mapping):
+            raise ConfigError(
+                f"the variant {name!r} is {shown(own)}",
+                'give its settings by names: {"learning_rate": 0.01}',
+            )
+    for where, told in (("this sweep", settings), *((f"the variant {name!r}", own) for name, own in variants.items())):
+        for setting, remedy in _OF_SWEEPS.items():
+            if setting in told:
+                raise ConfigError(f"{where} has {setting}={told[setting]!r}, which a sweep sets itself", remedy)
+
+
+def _whole(seeds: Any) -> list[int]:
+    """The seeds as numbers of Python; raises ConfigError."""
+    found = [scalar(one) for one in seeds] if isinstance(seeds, Iterable) else []
+    if not found or not all(type(one) is int for one in found):
+        raise ConfigError(f"`seeds` is {seeds!r}", "give a list of whole numbers: [0, 1, 2]")
+    return found
 
 
 def _played(directory: Path, told: dict[str, Any]) -> Run:

@@ -148,6 +148,12 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"task": 3}, TaskError, "the task 3 is no class"),
     ({"task": Digits, "options": {"client": 3}}, TaskError, "the task could not be built: TypeError"),
     ({"task": dict}, TaskError, "the task is a dict, not a fedgsp.Task"),
+    ({"options": ["a"]}, ConfigError, "`options` is ['a'] (list); give the options of the task by name"),
+    ({"task": Digits, "options": [3]}, ConfigError, "`options` is [3] (list)"),
+    ({"options": {3: 4}}, ConfigError, "`options` is {3: 4} (dict)"),
+    ({"clients": "six"}, ConfigError, "clients is 'six'"),
+    ({"learning_rate": np.ones(2)}, ConfigError, "learning_rate is array([1., 1.]) (ndarray); give a text, a"),
+    ({"track": [None]}, ConfigError, "track is [None] (list)"),
     ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
 ]
 
@@ -161,6 +167,45 @@ def test_a_mistake_is_told_before_a_process_starts(
     with pytest.raises(kind) as caught:
         run(**{"task": "digits", "rounds": 1, **words})
     assert what in str(caught.value)
+
+
+SWEEPS: list[tuple[dict[str, Any], str]] = [
+    ({"variants": ["a"]}, "`variants` is ['a'] (list); give settings by names"),
+    ({"variants": {"a": 3}}, "the variant 'a' is 3 (int); give its settings by names"),
+    ({"variants": {3: {}}}, "the variant 3 cannot name a directory"),
+    ({"variants": {"a/b": {}}}, "the variant 'a/b' cannot name a directory"),
+    ({"variants": {"a": {"seed": 7}}}, "the variant 'a' has seed=7, which a sweep sets itself; give the seeds"),
+    ({"variants": {"a": {"run_dir": "x"}}}, "the variant 'a' has run_dir='x', which a sweep sets itself; give the"),
+    ({"seed": 7}, "this sweep has seed=7, which a sweep sets itself"),
+    ({"run_dir": "x"}, "this sweep has run_dir='x', which a sweep sets itself"),
+    ({"seeds": 7}, "`seeds` is 7; give a list of whole numbers"),
+    ({"seeds": [0.5]}, "`seeds` is [0.5]"),
+    ({"only": "0"}, "`only` is '0', and there are 1 runs"),
+]
+
+
+@pytest.mark.parametrize(("words", "what"), SWEEPS, ids=[what for _, what in SWEEPS])
+def test_a_mistake_in_a_sweep_is_told_before_a_process_starts(
+    words: dict[str, Any], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", None)
+    with pytest.raises(ConfigError) as caught:
+        sweep(**{"variants": {"a": {}}, "out": tmp_path, "rounds": 1, **words})
+    assert what in str(caught.value)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"rounds": np.int64(1), "learning_rate": np.float32(0.125), "clients": np.int32(2)}
+    options = {"clients": np.int64(2)}
+    found = sweep({"a": told}, out=tmp_path, seeds=np.arange(1), only=np.int64(0), options=options, progress=False)
+    [(seed, one)] = found.runs["a"].items()
+    assert type(seed) is int
+    assert one.directory == tmp_path / "a-0"
+    assert (one.settings.rounds, one.settings.learning_rate, one.settings.clients) == (1, 0.125, 2)
+    assert one.settings.task_option == {"clients": "2"}
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
