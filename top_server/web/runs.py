@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -23,8 +23,9 @@ from top_server.web.state import is_recorded
 
 #: Folders in folders that are searched, and runs that are listed: the newest.
 _MOST_DEPTH, MOST_RUNS = 4, 1000
-#: Bytes of the end of a file that are read: a row of the history names every client.
-_TAIL = 1 << 18
+#: Bytes of the end of a file that are read, and at most if the last line is longer: a row of the history names every
+#: client.
+_TAIL, _MOST_TAIL = 1 << 18, 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,13 @@ def _glance(
     )
 
 
+def _whole_lines(file: BinaryIO, size: int, tail: int) -> list[bytes]:
+    """The lines that begin and end in the last bytes of a file of this size."""
+    file.seek(max(0, size - tail))
+    lines = file.read(tail).split(b"\n")[:-1]
+    return lines if tail >= size else lines[1:]
+
+
 def _last_lines(path: Path) -> list[dict[str, Any]]:
     """The objects in the last lines of a file; empty if there is no such file. Raises ValueError, OSError."""
     try:
@@ -139,8 +147,9 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     with file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
-        lines = file.read(_TAIL).split(b"\n")[:-1]
-    whole = lines if size <= _TAIL else lines[1:]
+        size, tail = file.seek(0, os.SEEK_END), _TAIL
+        while not (whole := _whole_lines(file, size, tail)) and tail < size:
+            if tail >= _MOST_TAIL:
+                raise ValueError(f"the last line of {path.name} has more than {tail:,} bytes")
+            tail *= 2
     return [line for line in map(orjson.loads, whole) if isinstance(line, dict)]

@@ -64,6 +64,20 @@ def test_a_damaged_run_stays_in_the_list(tmp_path: Path) -> None:
     assert "cannot be read" in glance("a", RunDirectory(tmp_path / "a")).title
 
 
+def test_a_run_of_many_clients_is_listed_with_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(tmp_path / "a", {"rounds": 2})
+    history(run, [row(number, dict.fromkeys(range(40000), number / 4)) for number in (1, 2)])
+    last = (run / "history.jsonl").read_bytes().splitlines()[-1]
+    assert len(last) > 1 << 19
+    found = glance("a", RunDirectory(run))
+    assert (found.kind, found.round, found.score) == ("finished", 2, "accuracy 50.00 %")
+    assert found.title == "The run is finished, after 2 rounds."
+    monkeypatch.setattr("top_server.web.runs._MOST_TAIL", 1 << 19)
+    assert glance("a", RunDirectory(run)).title == (
+        "The record cannot be read: the last line of history.jsonl has more than 524,288 bytes"
+    )
+
+
 async def test_the_whole_of_a_run_has_curves_sites_clients_and_troubles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
