@@ -49,7 +49,10 @@ class Glance:
 
 
 class Runs:
-    """The runs in a folder, by name: the path below the folder; of a folder that is a run itself, its own name."""
+    """The runs in a folder, by name: the path below the folder; of a folder that is a run itself, its own name.
+
+    Bytes of a path that are not UTF-8 stand in the name as \\xNN: no browser could send them.
+    """
 
     def __init__(self, root: Path) -> None:
         """Raises DataError if there is no such folder."""
@@ -60,13 +63,17 @@ class Runs:
     def found(self) -> dict[str, RunDirectory]:
         """The runs that are there now, newest first."""
         if _is_run(self.root):
-            return {self.root.resolve().name: RunDirectory(self.root)}
+            return {_sayable(self.root.resolve().name): RunDirectory(self.root)}
         paths = sorted(_runs_below(self.root, _MOST_DEPTH), key=_changed, reverse=True)[:MOST_RUNS]
-        return {path.relative_to(self.root).as_posix(): RunDirectory(path) for path in paths}
+        return {_sayable(path.relative_to(self.root).as_posix()): RunDirectory(path) for path in paths}
 
     def get(self, name: str) -> RunDirectory | None:
         """The run of this name; None if the list does not have it. A name is never taken for a path."""
         return self.found().get(name)
+
+
+def _sayable(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _is_run(path: Path) -> bool:

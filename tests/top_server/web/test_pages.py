@@ -48,6 +48,23 @@ async def test_a_folder_lists_its_runs_with_what_became_of_them(tmp_path: Path) 
     assert "ended without a word" in listed[1]["title"]  # nobody has the lock of its record
 
 
+async def test_a_run_whose_name_is_not_utf_8_is_listed_and_shown(tmp_path: Path) -> None:
+    long_run(tmp_path / "a", **SHORT)
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    long_run(strange, **SHORT)
+    names = [one["run"] for one in (await got(tmp_path, "runs.json")).json()]
+    assert sorted(names) == ["a", r"caf\xe9"]
+    for path in ("run", "run.json", "pictures/groups.png", "compare.json"):
+        await got(tmp_path, f"{path}?run=caf%5Cxe9")
+    assert [one["run"] for one in (await got(strange, "runs.json")).json()] == [r"caf\xe9"]
+    await got(strange, "")
+    (strange / "events.jsonl").write_text("[]\n")
+    async with client(tmp_path) as browser:
+        answer = await browser.get("run.json?run=caf%5Cxe9")
+    assert answer.status_code == 409
+    assert "events.jsonl, byte 0" in answer.json()["error"]
+
+
 async def test_a_folder_that_is_a_run_is_the_only_run(tmp_path: Path) -> None:
     long_run(tmp_path / "a", **SHORT)
     assert [one["run"] for one in (await got(tmp_path / "a", "runs.json")).json()] == ["a"]
