@@ -39,6 +39,7 @@ class Pages:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._followed: OrderedDict[str, Followed] = OrderedDict()
+        self._looking = asyncio.Lock()
         self._streams = 0
         #: Set when the process ends: streams send what is new, and end.
         self.closing = asyncio.Event()
@@ -84,7 +85,7 @@ class Pages:
     async def run(self, request: Request) -> Response:
         """One run."""
         name = request.query_params.get("run", "")
-        self._of(request).begin_reading()  # while the browser loads its scripts
+        (await self._of(request)).begin_reading()  # while the browser loads its scripts
         return self._page("run", name=visible(name))
 
     async def compare(self, _: Request) -> Response:
@@ -100,11 +101,11 @@ class Pages:
 
     async def whole(self, request: Request) -> Response:
         """What one run says as a whole."""
-        return _json(await self._of(request).whole())
+        return _json(await (await self._of(request)).whole())
 
     async def round(self, request: Request) -> Response:
         """The events of one round."""
-        followed = self._of(request)
+        followed = await self._of(request)
         if not followed.story.offset:
             await followed.whole()
         return _json(await followed.round(_number(request, "round")))
@@ -112,7 +113,7 @@ class Pages:
     async def compared(self, request: Request) -> Response:
         """Curves and figures of several runs."""
         names = request.query_params.getlist("run")[:MOST_COMPARED]
-        stories = [self._get(name) for name in names]
+        stories = [await self._get(name) for name in names]
         for one in stories:
             await one.whole()
         found = await asyncio.to_thread(
@@ -122,7 +123,7 @@ class Pages:
 
     async def picture(self, request: Request) -> Response:
         """Who trained with whom, and distances, as pictures."""
-        followed = self._of(request)
+        followed = await self._of(request)
         await followed.whole()
         draw = pictures.PICTURES.get(request.path_params["name"])
         found = await asyncio.to_thread(draw, followed.story) if draw else None
@@ -132,7 +133,7 @@ class Pages:
 
     async def events(self, request: Request) -> Response:
         """The stream of events of one run, from a byte of its file on."""
-        followed = self._of(request)
+        followed = await self._of(request)
         again = request.headers.get("last-event-id")
         offset = int(again) if again and again.isdecimal() and len(again) < 19 else _number(request, "from")
         if self._streams >= MOST_STREAMS:
@@ -148,15 +149,17 @@ class Pages:
 
         return StreamingResponse(body(), media_type="text/event-stream")
 
-    def _of(self, request: Request) -> Followed:
-        return self._get(request.query_params.get("run", ""))
+    async def _of(self, request: Request) -> Followed:
+        return await self._get(request.query_params.get("run", ""))
 
-    def _get(self, name: str) -> Followed:
+    async def _get(self, name: str) -> Followed:
         if name not in self._followed:
-            directory = self._runs.get(name)
-            if directory is None:
-                raise MissingError(f"there is no run {visible(name[:200])!r} here", "choose one from the list")
-            self._followed[name] = Followed(directory)
+            async with self._looking:  # one at a time: questions for runs that are not there take no further threads
+                if name not in self._followed:
+                    directory = await asyncio.to_thread(self._runs.get, name)
+                    if directory is None:
+                        raise MissingError(f"there is no run {visible(name[:200])!r} here", "choose one from the list")
+                    self._followed[name] = Followed(directory)
         self._followed.move_to_end(name)
         while len(self._followed) > _KEPT:
             self._followed.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,26 @@ async def test_a_folder_lists_its_runs_with_what_became_of_them(tmp_path: Path) 
     ]
     assert listed[0]["score"].startswith("accuracy ")
     assert "ended without a word" in listed[1]["title"]  # nobody has the lock of its record
+
+
+async def test_folders_are_searched_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    found = Runs.found
+
+    def watched(runs: Runs) -> dict[str, RunDirectory]:
+        threads.append(threading.get_ident())
+        return found(runs)
+
+    monkeypatch.setattr(Runs, "found", watched)
+    long_run(tmp_path / "a", **SHORT)
+    paths = ("run", "run.json", "round.json", "events", "pictures/groups.png", "compare.json")
+    async with client(tmp_path) as browser:
+        answers = await asyncio.gather(*(browser.get(f"{path}?run={name}") for path in paths for name in ("b", "c")))
+        assert {answer.status_code for answer in answers} == {404}
+        answers = await asyncio.gather(*(browser.get("run.json?run=a") for _ in range(9)), browser.get("runs.json"))
+        assert {answer.status_code for answer in answers} == {200}
+    assert len(threads) == 2 * len(paths) + 2  # a run that was found is not searched again
+    assert threading.get_ident() not in threads
 
 
 async def test_a_run_whose_name_is_not_utf_8_is_listed_and_shown(tmp_path: Path) -> None:
