@@ -48,7 +48,7 @@ def draw(run_dir: Path, out: Path) -> None:
     )
     for name, one in axes.items():
         PANELS[name](one, run)
-    figure.suptitle(run_dir.resolve().name)
+    figure.suptitle(literal(run_dir.resolve().name))
     try:
         figure.savefig(out, dpi=120)
     except (OSError, ValueError) as error:

@@ -14,6 +14,7 @@ import pytest
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
+from fedgsp.visible import visible
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
 from top_server.pictures.run import draw, panels
@@ -233,6 +234,13 @@ def test_a_score_and_metrics_are_drawn_with_the_names_of_clients(tmp_path: Path)
     dollars = ("m$ae on the clients' test parts", "1 (Gh$ent)")
     for told in (*dollars, "over all clients", "r2", r"a\nb", "metrics of the task"):
         assert told in words, told
+
+
+def test_the_name_of_a_run_is_no_formula(tmp_path: Path) -> None:
+    name = r"1$ \frac{ 2$"
+    (tmp_path / name).mkdir()
+    draw(run_directory(tmp_path / name, ROWS), tmp_path / "run.svg")
+    assert visible(name) in told_by(tmp_path / "run.svg")
 
 
 def test_a_run_rated_by_its_loss_has_one_panel_of_it(tmp_path: Path) -> None:
