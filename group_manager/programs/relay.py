@@ -60,7 +60,8 @@ class _Walk:
         self._norms = Norms(group) if group.request.most_update_ratio else None
         self._attempt = group.request.attempt * ATTEMPTS
         self._since = 0.0  # time, in seconds, at which the turn of the next member began
-        self._disputed: set[str] = set()  # models of which one reader has said that something else came
+        #: Models of which a node has said that something else came, and that node.
+        self._disputed: dict[str, str] = {}
         #: Hops whose start comes by way of this manager, though the node that has it could be dialled.
         self._by_manager: set[Hop] = set()
         self._breaks: dict[str, int] = {}  # how often the connections of the nodes had ended at the last declaration
@@ -89,7 +90,7 @@ class _Walk:
             if self._cut_back():
                 return None
             again = self._again(stopped) or self._by_another_way(stopped, orders)
-            stopped = again or self.chain.refuse(*await self._at_fault(stopped, orders))
+            stopped = again or await self._judged(stopped, orders)
         self._carry_out(stopped)
         self._cut_back()
         return None
@@ -117,14 +118,17 @@ class _Walk:
         if stopped.code is not FailureCode.STALLED or not orders:
             return None
         (hop, _, pending), start = orders[0], _start_in_turn(orders)
-        if start is None or pending.start or hop in self._by_manager:
-            return None
-        if [source.kind for source in start.sources] != [SourceKind.NODE, SourceKind.MANAGER]:
+        if start is None or pending.start or not self._has_another_way(hop, start):
             return None
         if self._group.models.has(start.model_id):  # the member came here for it, so that something else holds it up
             return None
         self._by_manager.add(hop)
         return self.chain.again(hop, f"nothing came from node {start.sources[0].name}: by way of the manager")
+
+    def _has_another_way(self, hop: Hop, start: Start) -> bool:
+        """Whether the start came from another node, and can also come by way of this manager."""
+        kinds = [source.kind for source in start.sources]
+        return hop not in self._by_manager and kinds == [SourceKind.NODE, SourceKind.MANAGER]
 
     def _declare(self) -> deque[HopOrder]:
         group, request, orders = self._group, self._group.request, deque[HopOrder]()
@@ -181,6 +185,19 @@ class _Walk:
             self._release_spare()
         return None
 
+    async def _judged(self, failed: Failure, orders: deque[HopOrder]) -> Decision:
+        """Refuses the hop that is at fault.
+
+        A reader whose start is disputed gets it once more, by way of this manager, which has compared it with what its
+        maker reported. So nobody is skipped for what another node says.
+        """
+        hop, why = await self._at_fault(failed, orders)
+        start = _start_in_turn(orders)
+        if why.code is FailureCode.DISPUTED and hop is self.chain.next and start and self._has_another_way(hop, start):
+            self._by_manager.add(hop)
+            return self.chain.again(hop, f"{why.detail}: by way of the manager")
+        return self.chain.refuse(hop, why)
+
     async def _at_fault(self, failed: Failure, orders: deque[HopOrder]) -> tuple[Hop, Failure]:
         """The hop to refuse after a failure of the next hop, or of fetching the result: the next one, or the last."""
         last, following = self.chain.last, self.chain.next
@@ -203,13 +220,14 @@ class _Walk:
                 return last, seen
             if withheld:
                 return following, failed
-            # The model is good here. Its holder may have sent the reader another one, or the reader may lie: so nobody
-            # is blamed for it, and the second reader who says so is believed.
             if failed.code is not FailureCode.DISPUTED:
                 failed = Failure(FailureCode.DISPUTED, f"the model is good here, but the reader says: {failed}")
-            if last.model_id in self._disputed:
+            # The model is good here. If it came straight from its node, that may have sent another one, or the reader
+            # may lie: so the second node that says so is believed.
+            straight = start is not None and [source.kind for source in start.sources] == [SourceKind.NODE]
+            reader = following.member.node
+            if straight and self._disputed.setdefault(last.model_id, reader) != reader:
                 return last, failed
-            self._disputed.add(last.model_id)
         return following, failed
 
     def _dispute(self, outcome: Trained) -> Failure | None:

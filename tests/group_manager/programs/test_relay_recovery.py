@@ -34,9 +34,10 @@ async def test_a_reader_is_asked_again_if_the_holder_of_its_start_was_away_meanw
 
 
 async def test_a_reader_that_gets_no_model_though_nobody_was_away_is_skipped() -> None:
-    async with scene(Faults().fail(2, FailureCode.NO_SUCH_MODEL)) as play:
+    async with scene(Faults().fail(2, FailureCode.NO_SUCH_MODEL).fail(2, FailureCode.NO_SUCH_MODEL)) as play:
         outcome = await play.run(TWO_NODES)
         assert await play.result(outcome) == relayed([0, 1, 3, 4, 5])
+        assert 2 in play.rerouted  # it got its start a second time, by way of the manager
         assert play.skipped[2] is not None
         assert play.skipped[2].code is FailureCode.DISPUTED
 
@@ -55,7 +56,7 @@ async def test_a_model_that_cannot_be_trained_on_costs_its_maker_the_round_and_n
 
 
 async def test_a_reader_that_only_says_so_is_passed_over_itself() -> None:
-    async with scene(Faults().fail(3, FailureCode.WRONG_DIGEST)) as play:
+    async with scene(Faults().fail(3, FailureCode.WRONG_DIGEST).fail(3, FailureCode.WRONG_DIGEST)) as play:
         outcome = await play.run(TWO_NODES)
         assert await play.result(outcome) == relayed([0, 1, 2, 4, 5])
         assert set(play.skipped) == {3}
