@@ -12,10 +12,11 @@ import contextlib
 import hashlib
 import inspect
 import linecache
+import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -93,7 +94,7 @@ class _Writer:
         if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
             self._imports["from __future__ import annotations"] = None
         for used in _used(source):
-            if used not in self._seen and not hasattr(builtins, used) and used in self._names:
+            if used not in self._seen and used in self._names and not _is_builtin(used, self._names[used]):
                 self._use(used, name)
         self._definitions.append(source.rstrip())
 
@@ -107,8 +108,9 @@ class _Writer:
             self._imports[line] = None
         elif _is_plain(value):
             self._definitions.append(f"{name} = {_written(value)}")
-            if "Path(" in self._definitions[-1]:
-                self._imports["from pathlib import Path"] = None
+            for module in ("builtins", "pathlib"):
+                if f"_{module}." in self._definitions[-1]:
+                    self._imports[f"import {module} as _{module}"] = None
         else:
             kind = type(value).__name__
             raise TaskError(f"{user} uses {name!r}, a {kind}, which cannot be written as source", _REMEDY)
@@ -144,11 +146,35 @@ def _source_of(thing: Any) -> str:
 
 
 def _used(source: str) -> list[str]:
-    """The names that a definition reads, in their order."""
+    """The names of its module that a definition reads, in their order, and those that it may quote in annotations."""
+    read = set(_globals(symtable.symtable(source, "<task>", "exec")))
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
     quoted = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset))]
-    return list(dict.fromkeys([*names, *(text for text in quoted if isinstance(text, str) and text.isidentifier())]))
+    names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)) if node.id in read]
+    texts = (text for text in quoted if isinstance(text, str) and text.isidentifier() and not hasattr(builtins, text))
+    return list(dict.fromkeys([*names, *texts]))
+
+
+def _globals(scope: symtable.SymbolTable) -> Iterator[str]:
+    """The names that a scope, and those inside it, may read from the module."""
+    for symbol in scope.get_symbols():
+        # The body of a class reads a name from the module until it gives it a value: `rate = rate`.
+        if symbol.is_global() or (symbol.is_referenced() and scope.get_type() in ("module", "class")):
+            yield symbol.get_name()
+    for inner in scope.get_children():
+        yield from _globals(inner)
+
+
+def _is_builtin(name: str, value: Any) -> bool:
+    """Whether every module has this name already: as a builtin, also in the form that a notebook gives it.
+
+    A notebook has its own `open`, `exit` and `quit`.
+    """
+    if not hasattr(builtins, name):
+        return False
+    home = getattr(value, "__globals__", {}).get("__name__") or type(value).__module__
+    notebooks = home.partition(".")[0] in ("IPython", "ipykernel")
+    return notebooks or value is getattr(builtins, name) or (name.startswith("__") and name.endswith("__"))
 
 
 def _imported(name: str, value: Any) -> str | None:
@@ -170,18 +196,19 @@ def _is_plain(value: Any) -> bool:
 
 
 def _written(value: Any) -> str:
+    """A plain value as source, which does not depend on what `Path` or `float` is in the notebook or script."""
     if isinstance(value, PurePath):
-        return f"Path({str(Path(value).absolute())!r})"
+        return f"_pathlib.Path({str(Path(value).absolute())!r})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_written(key)}: {_written(one)}" for key, one in value.items()) + "}"
     if isinstance(value, float) and repr(value) in ("nan", "inf", "-inf"):
-        return f"float({repr(value)!r})"
+        return f"_builtins.float({repr(value)!r})"
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"
     if isinstance(value, tuple):
         return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, set | frozenset):
-        return f"{type(value).__name__}([{', '.join(map(_written, sorted(value, key=repr)))}])"
+        return f"_builtins.{type(value).__name__}([{', '.join(map(_written, sorted(value, key=repr)))}])"
     return repr(value)
 
 

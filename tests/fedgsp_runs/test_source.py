@@ -93,6 +93,61 @@ def test_imports_functions_bases_and_plain_values_come_along(cells: Any, tmp_pat
     assert "unused" not in found
 
 
+def test_a_name_of_the_script_wins_over_the_builtin_of_that_name(cells: Any) -> None:
+    module = cells("""
+        vars = 7
+        set = "a set"
+        float = "a number"
+        LIMITS = ({1, 2}, frozenset([3]), -math.inf)
+
+        def sum(values):
+            return 42
+
+        class type:
+            pass
+
+        class Mine(Task):
+            abs = vars
+
+            def model(self): return sum([vars]), type.__name__, set, float, self.abs
+            def data(self, client): return LIMITS
+    """)
+    mine = written(module_of(module.Mine))["Mine"]()
+    assert mine.model() == module.Mine().model() == (42, "type", "a set", "a number", 7)
+    assert mine.data(0) == ({1, 2}, {3}, -float("inf"))
+
+
+def test_a_local_name_is_not_taken_for_that_of_the_script(cells: Any) -> None:
+    """What cannot be written is refused, so it must not be looked for under the name of a parameter."""
+    module = cells("""
+        input = rows = np.zeros(3)
+
+        class Mine(Task):
+            def model(self): return [input + rows for input, rows in [(1, 2)]]
+            def data(self, input, rows=None):
+                def inner(): return input
+                return inner()
+    """)
+    text = module_of(module.Mine)
+    assert "zeros" not in text
+    assert written(text)["Mine"]().data(4) == 4
+
+
+def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
+    module = cells("""
+        from IPython.core.autocall import ExitAutocall
+        from IPython.core.interactiveshell import _modified_open as open  # as in the names of every notebook
+
+        exit = ExitAutocall()
+
+        class Mine(Task):
+            def model(self): return open, exit, __name__
+            def data(self, client): return None
+    """)
+    assert module.open is not open
+    assert written(module_of(module.Mine))["Mine"]().model() == (open, exit, "written")
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
