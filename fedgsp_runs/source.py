@@ -25,6 +25,7 @@ from fedgsp.errors import TaskError
 
 #: Where notebooks and scripts define their names.
 MAIN = "__main__"
+_ABSENT = object()
 _PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisType)
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 
@@ -68,7 +69,12 @@ def module_of(task: Callable[..., Any]) -> str:
     """The text of a module that defines `task` and what it uses; raises TaskError for what cannot be written."""
     writer = _Writer(vars(sys.modules[MAIN]))
     writer.define(task)
-    return f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
+    text = f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
+    if writer.classes:
+        written = _executed(text)
+        for one in writer.classes:
+            _check_unchanged(one, written[one.__name__])
+    return text
 
 
 class _Writer:
@@ -79,6 +85,8 @@ class _Writer:
         self._imports: dict[str, None] = {}
         self._definitions: list[str] = []
         self._seen: set[str] = set()
+        #: The classes that the module defines.
+        self.classes: list[type] = []
 
     def text(self) -> str:
         """The module."""
@@ -97,6 +105,8 @@ class _Writer:
             if used not in self._seen and used in self._names and not _is_builtin(used, self._names[used]):
                 self._use(used, name)
         self._definitions.append(source.rstrip())
+        if isinstance(thing, type):
+            self.classes.append(thing)
 
     def _use(self, name: str, user: str) -> None:
         value = self._names[name]
@@ -124,6 +134,46 @@ class _Writer:
             self.define(value)
         if known != name:
             self._definitions.append(f"{name} = {known}")
+
+
+def _executed(text: str) -> dict[str, Any]:
+    """What a module with this text defines; raises TaskError if it raises."""
+    module = types.ModuleType("_written_by_fedgsp_runs")
+    sys.modules[module.__name__] = module  # data classes look for their module there
+    try:
+        exec(compile(text, "<the module written for the nodes>", "exec"), vars(module))
+    except Exception as error:
+        what = f"the module that is written for the nodes raises {type(error).__name__}: {error}"
+        raise TaskError(what, "put the task into a module") from error
+    finally:
+        del sys.modules[module.__name__]
+    return dict(vars(module))
+
+
+def _check_unchanged(live: type, written: type) -> None:
+    """Raises TaskError if plain attributes or methods were set after the class statement: nodes would have the old.
+
+    What a class may fill while it is used, as a cache, does not count: names that begin with an underscore, and lists,
+    dictionaries and sets that the statement makes empty.
+    """
+    for name, value in vars(live).items():
+        before = vars(written).get(name, _ABSENT)
+        if name.startswith("_") or (isinstance(before, list | dict | set) and not before):
+            continue
+        if _told(value) in (None, _told(before)):
+            continue
+        statement = "does not set it" if before is _ABSENT else "says otherwise"
+        raise TaskError(
+            f"{live.__name__}.{name} was set after the class statement, which {statement}; the nodes would not see it",
+            f"write {name} into the class",
+        )
+
+
+def _told(value: Any) -> str | None:
+    """What two values of a class attribute must have in common; None for those that are not compared."""
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__qualname__}"
+    return _written(value) if _is_plain(value) else None
 
 
 def _source_of(thing: Any) -> str:

@@ -35,6 +35,8 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def execute(text: str, head: str = HEAD) -> ModuleType:
         path = tmp_path / "cells.py"
+        # Within a second, a file of the same size would be taken for the one that was compiled before.
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
         path.write_text(head + textwrap.dedent(text), encoding="utf-8")
         spec = importlib.util.spec_from_file_location("__main__", path)
         assert spec is not None
@@ -115,6 +117,52 @@ def test_a_name_of_the_script_wins_over_the_builtin_of_that_name(cells: Any) -> 
     mine = written(module_of(module.Mine))["Mine"]()
     assert mine.model() == module.Mine().model() == (42, "type", "a set", "a number", 7)
     assert mine.data(0) == ({1, 2}, {3}, -float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("Mine.rate = 5", "Mine.rate was set after the class statement, which says otherwise"),
+        ("Base.kind = 'b'", "Base.kind was set after the class statement, which says otherwise"),
+        ("Mine.sizes.append(5)", "Mine.sizes was set after the class statement, which says otherwise"),
+        ("Mine.further = (1,)", "Mine.further was set after the class statement, which does not set it"),
+        ("def loss(self, outputs, y): return 0\nMine.loss = loss", "Mine.loss was set after the class statement"),
+        ("LIMIT = 4", "Mine.limit was set after the class statement, which says otherwise"),
+    ],
+)
+def test_what_is_set_after_the_class_statement_is_refused(cells: Any, text: str, what: str) -> None:
+    module = cells(
+        """
+        from dataclasses import dataclass
+
+        LIMIT = 3
+
+        @dataclass
+        class Base(Task):
+            kind: str = "a"
+
+        class Mine(Base):
+            rate, sizes, limit, missing = 1, [1], LIMIT, float("nan")
+            cache, _least = {}, None
+
+            def model(self): return self.limit
+            def data(self, client): return None
+            loss = lambda self, outputs, y: y
+        """
+    )
+    module.Mine.cache[0] = module.Mine._least = 3
+    assert "LIMIT = 3" in module_of(module.Mine)
+    exec(text, vars(module))
+    with pytest.raises(TaskError, match=what) as caught:
+        module_of(module.Mine)
+    name = what.partition(" ")[0].partition(".")[2]
+    assert caught.value.remedy == f"write {name} into the class"
+
+
+def test_a_module_that_raises_is_refused_before_a_process_is_started(cells: Any) -> None:
+    module = cells("class Mine(Task):\n    num_classes = globals()['n' + 'p'].int64(2)")
+    with pytest.raises(TaskError, match="the module that is written for the nodes raises KeyError: 'np'"):
+        module_of(module.Mine)
 
 
 def test_a_local_name_is_not_taken_for_that_of_the_script(cells: Any) -> None:
