@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 
 ACCURACY, LOSS = "accuracy", "loss"
 CLASS_COUNTS, CLASS_LABELS = "class counts", "class labels"
+_COLUMNS = """
+    round groups sampled_groups clients_trained clients_skipped accuracy loss clients_evaluated seconds bytes_direct
+    bytes_relayed bytes_travelled cpd_median t_comp_s t_comm_s d_comm_bytes accuracy_per_client partition metrics
+    metrics_per_client scored_by score score_per_client validation ipr rsd
+"""
+#: The columns of the history. A metric of one of these names could not be a column beside them.
+COLUMNS = frozenset(_COLUMNS.split())
 #: What schemes may need of a task, and a task may lack.
 LACKS = frozenset((ACCURACY, CLASS_COUNTS, CLASS_LABELS))
 #: Most metrics of a client that are read, and most declarations.
@@ -113,6 +120,13 @@ def accuracy_of(answers: Iterable[Answer]) -> float | None:
         return None
     right = (one.correct if one.judged == one.samples else one.samples * one.correct / one.judged for one in judged)
     return sum(right) / sum(one.samples for one in judged)
+
+
+def taken_by(metric: str) -> str | None:
+    """What a name stands for already, so that no metric of a task may have it; None if a metric may."""
+    if metric in (ACCURACY, LOSS):
+        return "every task has"
+    return "is a column of the history" if metric in COLUMNS else None
 
 
 def metric_of(score: str) -> str:

@@ -15,7 +15,7 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import MOST_SAMPLES
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
-from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, RATIO
+from fedgsp.scoring import MOST_METRICS, RATIO, taken_by
 from fedgsp_node.nested import leaves
 
 T = TypeVar("T")
@@ -146,8 +146,8 @@ def numbers(figures: Any, combine: Mapping[str, str]) -> tuple[dict[str, float],
     for name, found in figures.items():
         if not is_text(name):
             raise ValueError(f"metrics() returned a metric named {name[:60]!r}: a name has to be {TEXT_RULE}")
-        if name in (ACCURACY, LOSS):
-            raise ValueError(f"metrics() returned {name!r}, which every task has: give it another name")
+        if taken := taken_by(name):
+            raise ValueError(f"metrics() returned {name!r}, which {taken}: give it another name")
         if combine.get(name) == RATIO:
             if not isinstance(found, tuple | list) or len(found) != 2:
                 raise TypeError(f"metrics() must return a pair (numerator, denominator) for {name!r}, a ratio")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import DataError
 from fedgsp.files import parse_json, read_file
+from fedgsp.scoring import COLUMNS
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from top_server.record.directory import RunDirectory
@@ -61,10 +62,15 @@ class Run:
 
     @property
     def history(self) -> pd.DataFrame:
-        """The history: one row for each round, with `round` as index. Metrics of the task are columns of their own."""
-        rows = [{**row, **(row.get("metrics") or {})} for row in self.rows]
-        for row in rows:
-            row.pop("metrics", None)
+        """The history: one row for each round, with `round` as index. Metrics of the task are columns of their own.
+
+        Nodes refuse metrics with names of other columns; a record that has some anyway has them as `metrics/NAME`.
+        """
+        rows = []
+        for row in self.rows:
+            metrics = row.pop("metrics", None) or {}
+            named = {f"metrics/{name}" if name in COLUMNS else name: value for name, value in metrics.items()}
+            rows.append({**row, **named})
         return frame(rows).set_index("round") if rows else frame(rows)
 
     @property

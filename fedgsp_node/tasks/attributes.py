@@ -7,7 +7,7 @@ from typing import Any
 from fedgsp.errors import TaskError
 from fedgsp.names import CLIENT_NAME_RULE, TEXT_RULE, is_client_name, is_text
 from fedgsp.require import require
-from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, WAYS, metric_of
+from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, WAYS, metric_of, taken_by
 from fedgsp.task import Task
 
 _NONE = object()
@@ -65,10 +65,13 @@ def _check_combine(what: str, combine: Any) -> None:
     )
     for metric, way in combine.items():
         require(is_text(metric), f"{what}: combine names metric {metric[:60]!r}", f"a name has to be {TEXT_RULE}")
+        taken = taken_by(metric)
         require(
-            metric not in (ACCURACY, LOSS),
-            f"{what}: combine names {metric!r}, which every task has",
-            "leave it out; combine is for what metrics() returns",
+            taken is None,
+            f"{what}: combine names {metric!r}, which {taken}",
+            "leave it out; combine is for what metrics() returns"
+            if metric in (ACCURACY, LOSS)
+            else "give that metric another name",
         )
         require(
             isinstance(way, str) and way in WAYS,

@@ -259,6 +259,7 @@ def returning(figures: dict[str, Any]) -> Any:
         ({"metrics": returning({"f1": (1, 2)})}, "returned a pair for 'f1': set combine = {'f1': 'ratio'}"),
         ({"metrics": returning({"f1": 1}), "combine": {"f1": "ratio"}}, "must return a pair .* for 'f1', a ratio"),
         ({"metrics": returning({"loss": 1})}, "returned 'loss', which every task has"),
+        ({"metrics": returning({"score": 1})}, "'score', which is a column of the history: give it another name"),
         ({"metrics": returning({"a\x1b": 1})}, "returned a metric named"),
         ({"metrics": returning(dict.fromkeys(map(str, range(257)), 1))}, "returned 257 metrics, and 256 are read"),
     ],

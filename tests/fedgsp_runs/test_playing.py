@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -206,6 +207,14 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
     assert one.directory == tmp_path / "a-0"
     assert (one.settings.rounds, one.settings.learning_rate, one.settings.clients) == (1, 0.125, 2)
     assert one.settings.task_option == {"clients": "2"}
+
+
+def test_a_metric_of_an_old_record_does_not_hide_a_column(tmp_path: Path) -> None:
+    rows = [{"round": 1, "seconds": 2.5, "metrics": {"round": 7.0, "seconds": 3.0, "mae": 0.5}}, {"round": 2}]
+    (tmp_path / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    history = Run(tmp_path).history
+    assert list(history.index) == [1, 2]
+    assert history.loc[1].to_dict() == {"seconds": 2.5, "metrics/round": 7.0, "metrics/seconds": 3.0, "mae": 0.5}
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ def check(**attributes: Any) -> None:
         ({"combine": {"f1": "median"}}, "combine has str 'median' for metric 'f1'; choose among samples, clients, "),
         ({"combine": {"f1": None}}, "combine has None for metric 'f1'"),
         ({"combine": {"loss": "clients"}}, "combine names 'loss', which every task has"),
+        (
+            {"combine": {"seconds": "sum"}},
+            "'seconds', which is a column of the history; give that metric another name",
+        ),
         ({"combine": {"": "clients"}}, "combine names metric ''"),
         ({"client_names": "Ghent"}, "client_names is str 'Ghent'"),
         ({"client_names": ("Ghent",)}, "client_names has 1 names for 4 clients"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import DataError
+from fedgsp.scoring import COLUMNS, taken_by
 from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.history import plain, read_lines, to_line
@@ -70,3 +71,9 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         read_lines(tmp_path / "history.jsonl")
+
+
+def test_metrics_of_tasks_can_have_no_name_of_a_column() -> None:
+    assert {field.name for field in dataclasses.fields(RoundFinished)} == COLUMNS
+    assert all(map(taken_by, COLUMNS))
+    assert taken_by("mae") is None
