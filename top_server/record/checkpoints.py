@@ -31,10 +31,11 @@ _BEST, _FINAL = "best", "final"
 async def save(
     context: RunContext, progress: Progress, merging: Merging, folder: Path, number: int, last: bool
 ) -> dict[str, Path]:
-    """Saves the models held here; after the last and the best round also the models that nodes hold for their clients.
+    """Saves the models held here, and those that nodes hold for their clients if the files of this round stay.
 
-    A model that nobody trained is not saved, and no state of an optimiser. Returns the files of models that are saved
-    whole, by the ids of the models.
+    They stay after the last and the best round, and after every round with `--keep-models all`. A model that nobody
+    trained is not saved, and no state of an optimiser. Returns the files of models that are saved whole, by the ids of
+    the models.
     """
     config, holdings = context.config, context.holdings(progress.local_models)
     by_model: dict[Held, list[int]] = defaultdict(list)
@@ -48,7 +49,8 @@ async def save(
         by_model[merging.of(0, holdings.slots)] = []  # all clients have gone, and the model is there
     best = config.keep_models == BEST and progress.best.round == number
     names = [f"round-{number:04d}", *([_BEST] if best else []), *([_FINAL] if last else [])]
-    collected = await _collect(context, progress, number, by_model) if last or best else {}
+    stays = last or best or config.keep_models == ALL
+    collected = await _collect(context, progress, number, by_model) if stays else {}
     files: dict[Held, Path] = {}
     written: set[Path] = set()
     whole: dict[str, Path] = {}

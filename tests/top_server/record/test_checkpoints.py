@@ -8,9 +8,11 @@ import pytest
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
+from tests.support.scripted import model
 from tests.support.staged import START, Stage, stage
 from tests.support.surveyed import surveyed
 from top_server.best import Best
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.record.checkpoints import save
 from top_server.record.model_files import load
 
@@ -113,6 +115,30 @@ async def test_the_models_of_earlier_rounds_stay_only_where_they_are_wanted(tmp_
             assert ("final" if number == 3 else f"round-000{number}") in saved(tmp_path)
         kept = ["round-0001", "round-0002", "round-0003"] if keep == "all" else []
         assert sorted(saved(tmp_path)) == ["final", *kept]
+
+
+@pytest.mark.parametrize("keep", ["last", "all"])
+async def test_models_that_nodes_hold_are_fetched_after_each_round_whose_models_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    async with surveyed(monkeypatch, merge="none", rounds=3, keep_models=keep) as surveys:
+        play, values = surveys.stage, iter([5.0, 7.0, 9.0])
+        refs = {client: ModelRef(f"run/1/0/alone/{client}.0") for client in (0, 1)}
+        await play.take(1, play.alone(refs))
+
+        def collected(task: GroupTask) -> GroupOutcome:
+            value = next(values)
+            return surveys.outcome(task, models={client: model(value + client) for client in task.clients})
+
+        surveys.answers["collect"] = collected
+        for number in (1, 2, 3):
+            await saved_after(play, tmp_path, number)
+        names = ["round-0001", "round-0002", "round-0003", "final"] if keep == "all" else ["final"]
+        files = {f"{name}-group-000{client}" for name in names for client in refs}
+        assert saved(tmp_path).keys() == files
+        assert [task.clients for task in surveys.of("collect")] == [(0, 1)] * (3 if keep == "all" else 1)
+        if keep == "all":
+            assert saved(tmp_path)["round-0002-group-0001"] == (8.0, (1,))
 
 
 async def test_the_models_of_the_best_round_stay_until_a_better_one(tmp_path: Path) -> None:
