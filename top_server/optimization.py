@@ -4,15 +4,16 @@ from typing import Any
 
 from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
-from fedgsp.messages import OptimizerSettings, TrainingSettings
+from fedgsp.messages import Hello, OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import AUTO, FRESH, RELAYED, SgdOptions, relayed_entries
 from fedgsp.schedules import CONSTANT, plan
 from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
+from fedgsp.visible import visible
 from top_server.schemes import Scheme
 
-FULL = "float32"
+FULL, HALF = "float32", "float16"
 
 
 def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
@@ -130,6 +131,18 @@ def _check_state(config: RunConfig, scheme: Scheme, options: Any) -> None:
             f"--update-norm-limit does not measure the state that {given} sends with each model",
             "give --optimizer-state kept or fresh",
         )
+
+
+def check_model(config: RunConfig, scheme: Scheme, hello: Hello) -> None:
+    """Raises ConfigError if the model of the task, or its own optimiser, does not fit what was chosen."""
+    halves = [spec.name for spec in hello.tensors if spec.trainable and spec.dtype == HALF]
+    if config.precision == HALF and halves:
+        raise ConfigError(
+            f"--precision {HALF} scales the loss, torch cannot scale gradients in {HALF} back, and parameter"
+            f" {visible(halves[0])!r} is in {HALF}",
+            "leave out --precision, or let the task make its parameters in float32",
+        )
+    check_own_optimizer(config, scheme, hello.own_optimizer)
 
 
 def check_own_optimizer(config: RunConfig, scheme: Scheme, own: bool) -> None:

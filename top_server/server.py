@@ -54,7 +54,7 @@ from top_server.needs import check_task
 from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
 from top_server.nodes.waiting import wait_for_all, wait_for_nodes, wait_for_return
-from top_server.optimization import check_own_optimizer
+from top_server.optimization import check_model
 from top_server.placing import local
 from top_server.placing.opening import Workers
 from top_server.profiles import PROFILES
@@ -294,7 +294,7 @@ async def _play(
         check_head(scheme, membership.tensors)
         first = membership.standard
         check_additions(scheme, first.features, first.tensors, membership.tensors)
-        check_own_optimizer(config, scheme, first.own_optimizer)
+        check_model(config, scheme, first)
         if not (resumed and resumed.saved):
             await initial.begin(context, progress)
             context.models.apply(merging.prepare(context.models.slots))

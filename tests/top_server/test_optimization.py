@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.messages import OptimizerSettings
+from fedgsp.messages import OptimizerSettings, TensorSpec
 from fedgsp.settings.run import RunConfig
+from tests.support.hellos import hello
 from top_server.choosing import choose
-from top_server.optimization import check_own_optimizer, optimizer_settings
+from top_server.optimization import check_model, check_own_optimizer, optimizer_settings
 
 
 def refused(**settings: Any) -> ConfigError:
@@ -181,6 +183,19 @@ def test_kept_state_needs_an_optimiser_with_state() -> None:
     with pytest.raises(ConfigError, match="--optimizer-state kept says nothing here: the task has no optimizer"):
         check_own(False, optimizer_state="kept")
     check_own(True, optimizer_state="kept")
+
+
+def test_float16_is_computed_only_where_gradients_can_be_scaled_back() -> None:
+    config = RunConfig(precision="float16")
+    first = hello(tensors=(TensorSpec("w", "float32", (2,)), TensorSpec("mean", "float16", (2,), trainable=False)))
+    check_model(config, choose(config), first)
+    first = dataclasses.replace(first, tensors=(*first.tensors, TensorSpec("half", "float16", (2,))))
+    with pytest.raises(ConfigError, match=r"--precision float16 scales the loss.* parameter 'half' is in float16"):
+        check_model(config, choose(config), first)
+    plain = RunConfig()
+    check_model(plain, choose(plain), first)
+    with pytest.raises(ConfigError, match="the task has an optimiser of its own"):
+        check_model(RunConfig(scheme="pfedme"), choose(RunConfig(scheme="pfedme")), hello(own_optimizer=True))
 
 
 @pytest.mark.parametrize("scheme", ["fednova", "pfedme", "per-fedavg"])
