@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgsp.errors import TaskError, UserError
+from fedgsp.errors import ConfigError, TaskError, UserError
 from fedgsp.messages import (
     Additions,
     Constant,
@@ -383,11 +383,16 @@ class Clients:
         return name
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs code of the task; an exception of it fails the order, not the node."""
+        """Runs code of the task; an exception of it fails the order, not the node.
+
+        Settings of the order that do not go with the data (ConfigError) are no fault of the task.
+        """
         try:
             return call()
         except StoppedError as stopped:
             raise OrderError(stopped.failure) from None
+        except ConfigError as error:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
         except (Exception, SystemExit) as error:
             why = memory_full(error, self.device) or where(error)
             raise OrderError(Failure(FailureCode.TASK_RAISED, why)) from error

@@ -1,16 +1,18 @@
 """How clients of a run take their steps: optimiser, schedules, clipping and accumulation, from the settings."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
-from fedgsp.messages import Hello, OptimizerSettings, TrainingSettings
+from fedgsp.messages import Hello, HostedClient, OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import AUTO, FRESH, RELAYED, SgdOptions, relayed_entries
 from fedgsp.schedules import CONSTANT, plan
 from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from fedgsp.visible import visible
+from fedgsp.words import share
 from top_server.schemes import Scheme
 
 FULL, HALF = "float32", "float16"
@@ -60,6 +62,33 @@ def check_schedules(config: RunConfig) -> None:
             f"--rounds is {config.rounds}, and the horizon of --schedule {config.schedule} is {rounds.horizon} rounds",
             f"give --schedule-option horizon={config.rounds}, or fewer rounds",
         )
+
+
+def told_horizon(config: RunConfig, hosted: Iterable[HostedClient]) -> Iterator[str]:
+    """What people should know before a run in which some trainings have more steps than the local schedule has.
+
+    Raises ConfigError if all have. Clients that join later do not count: this is about a run in which nobody trains.
+    """
+    horizon = plan(config.local_schedule, config.local_schedule_option).horizon
+    sizes = [one.train_samples for one in hosted if one.train_samples]
+    if horizon is None or not sizes:
+        return
+    # A short last batch may be left out: the task and the model decide.
+    beyond = [size for size in sizes if _steps(config, max(1, size // config.batch_size)) > horizon]
+    if not beyond:
+        return
+    enough = _steps(config, -(-max(sizes) // config.batch_size))
+    what = f"more steps than the horizon {horizon} of --local-schedule {config.local_schedule}"
+    remedy = f"--local-schedule-option horizon={enough}"
+    if len(beyond) == len(sizes):
+        raise ConfigError(f"the training of every client has {what}", f"give {remedy}, or no horizon")
+    skipped = share(len(beyond), len(sizes), "client")
+    yield f"{skipped} will be skipped: their trainings have {what}; {remedy} is enough"
+
+
+def _steps(config: RunConfig, batches: int) -> int:
+    """The steps of a training whose epochs have so many batches."""
+    return -(-batches * config.local_epochs // config.accumulate)
 
 
 def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:

@@ -54,7 +54,7 @@ from top_server.needs import check_task
 from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
 from top_server.nodes.waiting import wait_for_all, wait_for_nodes, wait_for_return
-from top_server.optimization import check_model
+from top_server.optimization import check_model, told_horizon
 from top_server.placing import local
 from top_server.placing.opening import Workers
 from top_server.profiles import PROFILES
@@ -190,8 +190,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await wait_for_return(resumed.saved.nodes, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
-                check_validation(config, membership.clients.values())
-                for line in told_validation(config, membership.clients.values()):
+                hosted = membership.clients.values()
+                check_validation(config, hosted)
+                for line in (*told_validation(config, hosted), *told_horizon(config, hosted)):
                     logger.info(line)
             await probed.give_way(lambda: managers.addresses)
             if not resumed:

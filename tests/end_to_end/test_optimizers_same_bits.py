@@ -139,6 +139,7 @@ async def test_a_schedule_that_ends_within_a_training_skips_the_client_with_the_
     assert told
     why = re.compile(r"round or step \d\d is beyond the horizon 10 of schedule linear; give a larger horizon")
     assert all(map(why.search, told))
+    assert {event["code"] for event in run.of_kind("client_skipped")} == {"BAD_ORDER"}  # the task did nothing wrong
     assert run.rows[0]["clients_trained"] == 8 - len(told) > 0
 
 

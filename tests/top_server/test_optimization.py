@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.messages import OptimizerSettings, TensorSpec
+from fedgsp.messages import HostedClient, OptimizerSettings, TensorSpec
 from fedgsp.settings.run import RunConfig
 from tests.support.hellos import hello
 from top_server.choosing import choose
-from top_server.optimization import check_model, check_own_optimizer, optimizer_settings
+from top_server.optimization import check_model, check_own_optimizer, optimizer_settings, told_horizon
 
 
 def refused(**settings: Any) -> ConfigError:
@@ -183,6 +183,26 @@ def test_kept_state_needs_an_optimiser_with_state() -> None:
     with pytest.raises(ConfigError, match="--optimizer-state kept says nothing here: the task has no optimizer"):
         check_own(False, optimizer_state="kept")
     check_own(True, optimizer_state="kept")
+
+
+def local(horizon: int, **settings: Any) -> RunConfig:
+    schedule = {"local_schedule": "cosine", "local_schedule_option": {"horizon": str(horizon)}}
+    return RunConfig(**{"batch_size": 5, "local_epochs": 3, **schedule, **settings})
+
+
+def test_trainings_that_are_longer_than_the_local_schedule_are_told_before_the_first_round() -> None:
+    hosted = [HostedClient(client, samples, 5) for client, samples in enumerate((0, 9, 20, 33))]
+    assert not list(told_horizon(RunConfig(), hosted))
+    assert not list(told_horizon(local(18), hosted))  # with or without the 3 samples that are left over
+    assert not list(told_horizon(local(9, accumulate=2), hosted))
+    assert list(told_horizon(local(12), hosted)) == [
+        "1 of 3 clients will be skipped: their trainings have more steps than the horizon 12 of --local-schedule"
+        " cosine; --local-schedule-option horizon=21 is enough"
+    ]
+    with pytest.raises(ConfigError, match="the training of every client has more steps than the horizon 2") as caught:
+        list(told_horizon(local(2), hosted))
+    assert caught.value.remedy == "give --local-schedule-option horizon=21, or no horizon"
+    assert not list(told_horizon(local(2), hosted[:1]))
 
 
 def test_float16_is_computed_only_where_gradients_can_be_scaled_back() -> None:

@@ -11,6 +11,10 @@ _SMALLER_STEPS = "play a run with a smaller --learning-rate, or with --clip-norm
 #: What to do if every failure has this code; the run can be resumed afterwards.
 _REMEDIES = {
     FailureCode.POLICY: "if their owners agree, start the nodes with what the reason names, then resume",
+    FailureCode.BAD_ORDER: (
+        "change what the reason names: settings in a new run, because a resumed one keeps them; all else before you"
+        " resume"
+    ),
     FailureCode.TASK_RAISED: "correct the task, or its data, as the reason says; start the nodes again, then resume",
     FailureCode.DIVERGED: _SMALLER_STEPS,
     FailureCode.NOT_FINITE: _SMALLER_STEPS,

@@ -15,6 +15,7 @@ from top_server.groups.lost import AllLostError, unanswered
         ([FailureCode.POLICY] * 3, False, "start the nodes with what the reason names"),
         ([FailureCode.TASK_RAISED], False, "correct the task"),
         ([FailureCode.NOT_FINITE], False, "smaller --learning-rate"),
+        ([FailureCode.BAD_ORDER], False, "settings in a new run"),
         ([FailureCode.POLICY, FailureCode.TASK_RAISED], False, "see events.jsonl"),
         ([], False, "see events.jsonl"),
         ([None], False, "see events.jsonl"),
