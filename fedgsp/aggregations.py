@@ -25,6 +25,8 @@ class Aggregation(Part):
     beside_relay: bool = False
     #: Whether a few models, whatever they are, cannot move the result far.
     robust: bool = False
+    #: Whether members count as the scheme's weighing says.
+    weighs: bool = True
     #: Whether the result depends on the model that the members started from, which the group manager then gets.
     needs_start: bool = False
 
@@ -41,12 +43,15 @@ AGGREGATIONS: Parts[Aggregation] = Parts(
             needs_start=True,
             needs={"optimizer": (AUTO, SGD)},
         ),
-        "median": Aggregation(help="the median of every coordinate", code=f"{_HERE}:Median", robust=True),
+        "median": Aggregation(
+            help="the median of every coordinate", code=f"{_HERE}:Median", robust=True, weighs=False
+        ),
         "trimmed-mean": Aggregation(
             help="the mean of every coordinate without its extreme values",
             code=f"{_HERE}:TrimmedMean",
             options=TrimOptions,
             robust=True,
+            weighs=False,
         ),
         "ida": Aggregation(
             help="the mean, in which models far from the plain mean count less",

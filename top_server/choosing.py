@@ -13,7 +13,7 @@ from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.programs import PROGRAMS
 from fedgsp.relayed_state import PREFIX
-from fedgsp.schedules import SCHEDULES
+from fedgsp.schedules import CONSTANT, SCHEDULES, plan
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
@@ -193,9 +193,28 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
 
 def ignored(config: RunConfig, scheme: Scheme) -> list[str]:
     """A phrase for each setting that was given and has no effect in this scheme."""
-    return [
-        f"{flag(name)} has no effect in scheme {config.scheme}, {why}" for name, why in _unread(config, scheme).items()
-    ]
+    unread = _unread(config, scheme) | _unweighed(config, scheme)
+    phrases = [f"{flag(name)} has no effect in scheme {config.scheme}, {why}" for name, why in unread.items()]
+    for name in ("schedule", "local_schedule"):
+        given = getattr(config, f"{name}_option")
+        chosen = plan(getattr(config, name), given)
+        if given and chosen.schedule.name == CONSTANT and not chosen.options.warmup:
+            which = f"{flag(f'{name}_option')} {' and '.join(given)}"
+            phrases.append(f"{which} changes no step size: schedule {CONSTANT} does so in a warmup only")
+    return phrases
+
+
+def _unweighed(config: RunConfig, scheme: Scheme) -> dict[str, str]:
+    """The weighing, if it was given and changes no result, and why it does not."""
+    if config.weighing is None:
+        return {}
+    if PROGRAMS[scheme.program].chained:
+        return {"weighing": f"whose program {scheme.program} takes no mean over the members of a group"}
+    if not WEIGHINGS[scheme.weighing].everybody:
+        return {}  # a member of weight 0 is left out, whatever becomes of the others
+    if not AGGREGATIONS[scheme.aggregation].weighs:
+        return {"weighing": f"in whose aggregation {scheme.aggregation} all members count alike"}
+    return {"weighing": "whose groups are single clients"} if scheme.grouping == "singletons" else {}
 
 
 def _unread(config: RunConfig, scheme: Scheme) -> dict[str, str]:

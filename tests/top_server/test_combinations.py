@@ -132,6 +132,14 @@ def test_a_counted_grouping_accepts_settings_of_the_number_of_groups(grouping: s
         ({"scheme": "fedavg", "alpha": 9.0, "beta": 3}, ["--beta", "--alpha"]),
         ({"scheme": "naive-gsp", "alpha": 2.0, "beta": 3}, ["--alpha"]),
         ({"scheme": "hcct", "alpha": 2.0, "sampling_rate": 0.3}, ["--alpha", "--sampling-rate"]),
+        ({"scheme": "fedgsp", "weighing": "uniform"}, ["--weighing"]),
+        ({"scheme": "fedgsp", "program": "parallel", "weighing": "uniform"}, []),
+        ({"scheme": "global", "weighing": "uniform"}, []),
+        ({"scheme": "global", "aggregation": "median", "weighing": "samples"}, ["--weighing"]),
+        ({"scheme": "fednova", "weighing": "uniform"}, []),
+        ({"scheme": "fedfa", "aggregation": "trimmed-mean", "weighing": "fedfa"}, []),
+        ({"scheme": "maxfl", "aggregation": "median"}, []),
+        ({"scheme": "independent", "weighing": "uniform"}, ["--weighing"]),
     ],
 )
 def test_settings_that_have_no_effect_are_named(settings: dict[str, Any], told: list[str]) -> None:
@@ -139,6 +147,26 @@ def test_settings_that_have_no_effect_are_named(settings: dict[str, Any], told: 
     phrases = ignored(config, choose(config))
     assert [phrase.split()[0] for phrase in phrases] == told
     assert all(f"has no effect in scheme {config.scheme}, " in phrase for phrase in phrases)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"schedule_option": {"horizon": "20"}},
+            "--schedule-option horizon changes no step size",
+        ),
+        ({"local_schedule_option": {"horizon": "999"}}, "--local-schedule-option horizon changes no step size"),
+        ({"schedule_option": {"warmup": "0"}}, "--schedule-option warmup changes no step size"),
+        ({"schedule_option": {"warmup": "2", "horizon": "20"}}, ""),
+        ({"schedule": "linear", "schedule_option": {"horizon": "20"}}, ""),
+    ],
+)
+def test_options_of_a_constant_schedule_without_effect_are_named(settings: dict[str, Any], told: str) -> None:
+    config = RunConfig(rounds=20, **settings)
+    phrases = ignored(config, choose(config))
+    assert len(phrases) == bool(told)
+    assert all(phrase.startswith(told) for phrase in phrases)
 
 
 @pytest.mark.parametrize("name", ["beta", "growth"])

@@ -47,7 +47,9 @@ def maxfl(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing(Part):
-    """The declaration of a weighing: its `code` is a pure function, weights = code(sizes, evidence, options).
+    """The declaration of a weighing. `everybody`: whether each member counts at least a little.
+
+    Its `code` is a pure function, weights = code(sizes, evidence, options).
 
     `sizes` are the members' training samples, shape (M,); `evidence` has named columns of shape (M,) from the
     scheme's profile, NaN for a member of which nothing is known. The weights, shape (M,), are finite numbers of at
@@ -55,6 +57,8 @@ class Weighing(Part):
     its model. It is called once for each group of a round, in the event loop, and keeps nothing. The same arguments
     must give the same weights, bit for bit. It raises ConfigError if evidence is missing.
     """
+
+    everybody: bool = False
 
     def __call__(self, sizes: Sizes, evidence: Evidence, given: Mapping[str, str]) -> Floats:
         """The weights of the members of a group; raises RunError for a fault of the part."""
@@ -77,8 +81,8 @@ _BUILT_IN = {
         code=maxfl,
         needs={"program": ("parallel",), "profile": ("prior-losses",)},
     ),
-    "samples": Weighing(help="by training samples", code=samples),
-    "uniform": Weighing(help="all clients count alike", code=uniform),
+    "samples": Weighing(help="by training samples", code=samples, everybody=True),
+    "uniform": Weighing(help="all clients count alike", code=uniform, everybody=True),
 }
 
 WEIGHINGS: Parts[Weighing] = Parts("weighing", _BUILT_IN, Weighing)
