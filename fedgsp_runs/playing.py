@@ -27,7 +27,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
-from fedgsp_runs.source import source_of
+from fedgsp_runs.source import Source, source_of
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
 from top_server.recorded import is_finished
@@ -76,13 +76,8 @@ def run(
     _check_names(told)
     _check_options(options)
     made = _made(task, options or {})
-    directory = _claimed(run_dir, scheme)
-    try:
-        source = source_of(task, directory)
-    except TaskError:
-        with contextlib.suppress(OSError):  # unless something else is there
-            directory.rmdir()
-        raise
+    directory = _chosen(run_dir, scheme)
+    source = source_of(task, directory)
     count = made.num_clients if clients is None else scalar(clients)
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
     told |= {
@@ -94,9 +89,8 @@ def run(
     if "place" not in settings:  # which may need another address
         told.setdefault("listen", "127.0.0.1:0")
     text = _toml(told)
-    parse(RunConfig, text, Path("run()"))  # before a process is started
-    source.write()
-    with tempfile.TemporaryDirectory() as folder:
+    parse(RunConfig, text, Path("run()"))  # before a process is started, and a directory is made
+    with _begun(directory, source), tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "run.toml"
         config.write_text(text, encoding="utf-8")
         _play(["--config", str(config), "--run-dir", str(directory)], directory, source.folder, progress)
@@ -176,19 +170,32 @@ def _check_options(options: Any) -> None:
         raise ConfigError(f"`options` is {shown(options)}", 'give the options of the task by name: {"clients": 4}')
 
 
-def _claimed(run_dir: Path | str | None, scheme: str) -> Path:
-    """The directory of a run, made if it was not there."""
+def _chosen(run_dir: Path | str | None, scheme: str) -> Path:
+    """The directory of a run, which need not be there yet."""
     if run_dir is not None:
-        directory = Path(run_dir)
-    else:
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{PurePath(scheme).name}"
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        directory = next(path for path in map(DEFAULT_PARENT.joinpath, names) if not path.exists())
+        return Path(run_dir)
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{PurePath(scheme).name}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(DEFAULT_PARENT.joinpath, names) if not path.exists())
+
+
+@contextlib.contextmanager
+def _begun(directory: Path, source: Source) -> Iterator[None]:
+    """Within, a run begins in its directory, which is made; if it leaves no record there, all that was made goes."""
     try:
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"run_dir {directory} cannot be made: {error.strerror}", "give another") from None
-    return directory
+    try:
+        source.write()
+        yield
+    finally:
+        if not RunDirectory(directory).events.is_file():
+            source.remove()
+            with contextlib.suppress(OSError):  # unless something else is there
+                for path in missing:
+                    path.rmdir()
 
 
 def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
@@ -273,7 +280,8 @@ def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) 
         return
     kind = _ERRORS.get(code, RunError)
     if failure is not None:
-        raise kind(str(failure["reason"]), f"{failure['remedy']} (recorded in {directory})")
+        where = f" (recorded in {directory})" if RunDirectory(directory).events.is_file() else ""
+        raise kind(str(failure["reason"]), f"{failure['remedy']}{where}")
     told = next((line.removeprefix("error: ") for line in reversed(words) if line.startswith("error: ")), "")
     raise kind(told or f"the top server ended with exit code {code}; its output ends: {' | '.join(words)}")
 

@@ -41,11 +41,21 @@ class Source:
     #: The text of the module, if it is to be written into that folder.
     text: str = ""
 
+    @property
+    def _file(self) -> Path | None:
+        """The file of the module, if it is written."""
+        return self.folder / f"{self.name.partition(':')[0]}.py" if self.folder is not None and self.text else None
+
     def write(self) -> None:
         """Writes the module, if there is one to write."""
-        if self.folder is not None and self.text:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / f"{self.name.partition(':')[0]}.py").write_text(self.text, encoding="utf-8")
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(self.text, encoding="utf-8")
+
+    def remove(self) -> None:
+        """Removes what `write` has written."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
 
 
 def source_of(task: str | Callable[..., Any], folder: Path) -> Source:

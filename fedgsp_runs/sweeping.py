@@ -69,6 +69,8 @@ def sweep(
     _check(variants, settings)
     asked = [(seed, name) for seed in _whole(seeds) for name in variants]
     runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
+    if not asked:
+        raise ConfigError("the sweep has no variants", "give at least one of the `variants`")
     chosen = scalar(only)
     if chosen is not None and not (isinstance(chosen, int) and 0 <= chosen < len(asked)):
         raise ConfigError(f"`only` is {only!r}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")

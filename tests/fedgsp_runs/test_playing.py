@@ -52,7 +52,8 @@ def blob(count, rng):
     return Split((rng.normal(size=(count, 2)) + SHIFT * labels[:, None]).astype(np.float32), labels)
 
 
-found = run(Blobs, options={"clients": 4}, rounds=int(sys.argv[1]), run_dir="out", nodes=1)
+settings = {"run_dir": "out"} | dict(pair.split("=") for pair in sys.argv[2:])
+found = run(Blobs, options={"clients": 4}, rounds=int(sys.argv[1]), nodes=1, **settings)
 Blobs(4).model().load_state_dict(found.model())
 print(found)
 """
@@ -168,6 +169,35 @@ def test_a_mistake_is_told_before_a_process_starts(
     with pytest.raises(kind) as caught:
         run(**{"task": "digits", "rounds": 1, **words})
     assert what in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def below(folder: Path, name: str) -> set[Path]:
+    return {path for path in folder.rglob("*") if name in path.relative_to(folder).parts}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_start_that_the_top_server_refuses_leaves_nothing_and_names_no_record(
+    there: bool, tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "new" / "run"
+    if there:
+        folder.mkdir(parents=True)
+    async with running([*script, "1", f"run_dir={folder}", "scheme=nope"], tmp_path / "log") as process:
+        assert await process.ended(90) != 0
+        assert "ConfigError: --scheme cannot be 'nope'" in process.errors
+        assert "recorded in" not in process.errors
+    assert below(tmp_path, "new") == ({folder, folder.parent} if there else set())
+
+
+@pytest.mark.parametrize(("words", "what"), [({"variants": {}}, "no variants"), ({"seeds": []}, "no seeds")])
+def test_a_sweep_of_nothing_is_refused(words: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"the sweep has {what}"):
+        sweep(**{"variants": {"one": {}}, "out": tmp_path / "out", **words})
+    assert list(tmp_path.iterdir()) == []
 
 
 SWEEPS: list[tuple[dict[str, Any], str]] = [
