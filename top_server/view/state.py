@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from fedgsp.scoring import ACCURACY, LOSS
+from fedgsp.seldom import is_told
 from fedgsp.words import share
 from top_server.view.lines import count, describe, figures
 
@@ -73,6 +74,8 @@ class ViewState:
     finished: bool = False
     round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
     last_events: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_EVENTS))
+    #: Node that is away -> its clients, and how many rounds began without them.
+    absences: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def apply(self, event: Mapping[str, Any]) -> str | None:
         """Update the state by one event and return the event's line, or None; unknown events change nothing."""
@@ -80,9 +83,21 @@ class ViewState:
         line = describe(event, self.names)
         if line is not None and event["event"] in ("node_joined", "node_left") and event.get("reason") != "dismissed":
             line += f" ({self.present})"
+        if line is not None and event["event"] == "clients_away":
+            line = self._seldom(line, event)
         if line is not None and event["event"] not in _IN_NUMBERS:
             self.last_events.append(line)
         return line
+
+    def _seldom(self, line: str, event: Mapping[str, Any]) -> str | None:
+        """The line of the first round that begins without the clients of a node, the tenth, the hundredth, ..."""
+        clients, number = self.absences.get(node := str(event.get("node")), ("", 0))
+        who = str(event.get("clients"))
+        number = number + 1 if clients == who else 1
+        self.absences[node] = who, number
+        if not is_told(number):
+            return None
+        return line if number == 1 else f"{line} ({number} times so far)"
 
     @property
     def clients(self) -> int:
@@ -112,6 +127,7 @@ class ViewState:
             case "node_joined":
                 self.names |= {int(client): str(name) for client, name in (event.get("names") or {}).items()}
                 self.nodes[str(event.get("node"))] = count(event.get("clients"))
+                self.absences.pop(str(event.get("node")), None)
                 self.all_nodes = max(self.all_nodes, len(self.nodes))
                 self.all_clients = max(self.all_clients, self.clients)
             case "node_left":
