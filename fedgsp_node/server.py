@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc.aio
 import torch
@@ -35,6 +36,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.proofs import answer_of
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import SeldomLog
@@ -43,6 +45,7 @@ from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
+from fedgsp.within import within
 from fedgsp.words import counted
 from fedgsp_node import devices, spare_pages
 from fedgsp_node.attachment import OrderLog
@@ -292,6 +295,8 @@ class _Node:
         call = join(self._outgoing(said, ended), metadata=shown(ticket, self._process))
         messages, joined = aiter(call), False
         try:
+            if question is not None and (stranger := await self._stranger(question, call, messages)):
+                return False, stranger
             while True:
                 # After the welcome, silence is normal; only the end of the stream matters.
                 async with asyncio.timeout(None if joined else self._settings.connect_timeout):
@@ -302,14 +307,11 @@ class _Node:
                     return joined, f"what it said {proto.why}"
                 said_now = wire.decode(TopServerMessage, proto).kind
                 if not joined and not isinstance(said_now, Welcome | MakeConstants | Failure):
-                    # Who listens there has not shown yet that it is the top server.
                     raise PeerError("the top server asked for something before it admitted this node")
                 match said_now:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
-                        if question is not None:
-                            question.check(welcome.proof)
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")
                         joined = True
@@ -348,6 +350,24 @@ class _Node:
             self._joined.clear()
             ended.set()
             call.cancel()
+
+    async def _stranger(self, question: local_key.Question, call: Any, messages: AsyncIterator[Any]) -> str:
+        """Why the process at the address is not the top server of this user; empty if it is.
+
+        Raises PeerError if this node has never joined a run: then a wrong user or port is likelier than a stranger.
+        Raises AioRpcError if the call was refused.
+        """
+        answered = await within(self._settings.connect_timeout, answer_of(call))
+        try:
+            if answered is None:  # the call has ended: what it says in its last messages does not count
+                async for _ in messages:
+                    pass
+            question.check(answered or b"")
+        except PeerError as error:
+            if self._run_id:
+                return error.what
+            raise
+        return ""
 
     def _question(self) -> local_key.Question | None:
         """What a new call asks the top server; None with TLS or --insecure. PeerError if no server has a key there."""

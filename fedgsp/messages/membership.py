@@ -124,8 +124,6 @@ class Welcome:
     additions: Additions | None = None
     #: The key by which the node checks the tickets of those who fetch models from it.
     key: bytes = field(default=b"", repr=False)
-    #: Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS.
-    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

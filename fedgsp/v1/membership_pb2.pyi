@@ -370,12 +370,9 @@ class Welcome(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     ADDITIONS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
-    PROOF_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     key: _builtins.bytes
     """The key by which the node checks the tickets of those who fetch models from it."""
-    proof: _builtins.bytes
-    """Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS."""
     @_builtins.property
     def additions(self) -> Global___Additions:
         """What the run adds to the model of the task. Unset: nothing."""
@@ -386,11 +383,10 @@ class Welcome(_message.Message):
         run_id: _builtins.str = ...,
         additions: Global___Additions | None = ...,
         key: _builtins.bytes = ...,
-        proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions", "key", b"key", "proof", b"proof", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions", "key", b"key", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -195,7 +195,8 @@ class _Walk:
         start = _start_in_turn(orders)
         if why.code is FailureCode.DISPUTED and hop is self.chain.next and start and self._has_another_way(hop, start):
             self._by_manager.add(hop)
-            return self.chain.again(hop, f"{why.detail}: by way of the manager")
+            if again := self.chain.again(hop, f"{why.detail}: by way of the manager"):
+                return again
         return self.chain.refuse(hop, why)
 
     async def _at_fault(self, failed: Failure, orders: deque[HopOrder]) -> tuple[Hop, Failure]:

@@ -149,7 +149,7 @@ async def test_a_top_server_takes_no_result_of_an_impostor(opening: Opening) -> 
     heard: list[GroupEvent] = []
 
     def register(server: grpc.aio.Server) -> None:
-        group_pb2_grpc.add_GroupServiceServicer_to_server(FalseManager(opening), server)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(FalseManager(opening), server)  # type: ignore[abstract]
 
     async with serving(register) as served:
         client = ManagerClient("m0", over(served.channel), ISSUER)

@@ -14,10 +14,20 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fedgsp import local_key, wire
-from fedgsp.access import TICKET
+from fedgsp import local_key, proofs, wire
+from fedgsp.access import ANSWER, TICKET
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.messages import AttachTo, Leave, Revoked, TopServerMessage, Welcome
+from fedgsp.handlers import Opening
+from fedgsp.messages import (
+    AttachTo,
+    Failure,
+    FailureCode,
+    Leave,
+    MakeConstants,
+    Revoked,
+    TopServerMessage,
+    Welcome,
+)
 from fedgsp.tickets import KEY_BYTES
 from fedgsp_node import server as node_server
 from tests.support.cluster import nodes, settings
@@ -81,21 +91,34 @@ def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, monkeypa
         local_key.folder()
 
 
-#: What a top server says to a node; the proof of the first is wrong.
-SAID = (Welcome("run", proof=bytes(32)), AttachTo("m0", "127.0.0.1:1"), Leave(True, "done"), Revoked(("abc",)))
+#: What a top server says to a node.
+SAID = (
+    *(Welcome("run"), AttachTo("m0", "127.0.0.1:1"), Leave(True, "done"), Revoked(("abc",)), MakeConstants(1)),
+    Failure(FailureCode.NOT_ALLOWED, "go away"),
+)
 
 
+@pytest.mark.parametrize("ending", ["silence", "end", "abort"])
+@pytest.mark.parametrize("answered", [None, b"", bytes(32)], ids=["nothing", "an empty answer", "a guess"])
 @pytest.mark.parametrize("first", range(len(SAID)), ids=[type(said).__name__ for said in SAID])
-async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(first: int) -> None:
+async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(
+    first: int, answered: bytes | None, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another user has taken the port, and says what a top server says, in any order."""
+    monkeypatch.setattr(proofs, "_ENDING_S", 0.05)
     heard: list[bytes] = []
 
-    async def join(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+    async def join(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes | Opening]:
         heard.append(next((value for key, value in context.invocation_metadata() or () if key == TICKET), b""))
         await anext(request)
+        if answered is not None:
+            yield Opening(((ANSWER, answered),))
         for message in (*SAID[first:], *SAID[:first]):
             yield wire.encode(TopServerMessage(message)).SerializeToString()
-        await asyncio.Event().wait()
+        if ending == "silence":
+            await asyncio.Event().wait()
+        if ending == "abort":
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
     handler = grpc.stream_stream_rpc_method_handler(join)
 
@@ -107,10 +130,32 @@ async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(first: 
     async with serving(register) as served:
         with local_key.offered(served.address) as key:
             (settings,) = nodes([0])
-            with pytest.raises(PeerError, match="before it admitted" if first else "is not a server of this user"):
-                await node_server.run(dataclasses.replace(settings, top_server=served.address))
+            with pytest.raises(PeerError, match=r"is not a server of this user|no top server at .* \(gone\)"):
+                await node_server.run(dataclasses.replace(settings, top_server=served.address, connect_timeout=10))
     assert heard
     assert key not in heard[0]
+
+
+@pytest.mark.parametrize("first", SAID[1:4], ids=[type(said).__name__ for said in SAID[1:4]])
+async def test_a_node_obeys_no_top_server_that_has_not_admitted_it(first: Any) -> None:
+    """Also one that needs no key, or has a certificate: the policy of the node judges runs when it is admitted."""
+
+    async def join(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        await anext(request)
+        yield wire.encode(TopServerMessage(first)).SerializeToString()
+        await asyncio.Event().wait()
+
+    handler = grpc.stream_stream_rpc_method_handler(join)
+
+    def register(server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("fedgsp.v1.MembershipService", {"Join": handler}),)
+        )
+
+    (settings,) = nodes([0])
+    async with serving(register) as served:
+        with pytest.raises(PeerError, match="asked for something before it admitted this node"):
+            await node_server.run(dataclasses.replace(settings, top_server=served.address, insecure=True))
 
 
 async def test_a_node_of_another_user_is_told_what_to_do(tmp_path: Path) -> None:

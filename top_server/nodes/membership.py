@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fedgsp import access, identity, local_key
+from fedgsp import access, identity
 from fedgsp.access import Caller
 from fedgsp.additions import added_tensors
 from fedgsp.awake import Awake
@@ -224,7 +224,7 @@ class Membership:
         self._named.update((hosted.name, hosted.client) for hosted in hello.clients if hosted.name)
         if caller.proven is not None and self.registered is None:
             self.own({hosted.client: hello.node for hosted in hello.clients})
-        admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
+        admitted.outbox.put_nowait(self._welcome_for(hello.node))
         if self.revoked:
             admitted.outbox.put_nowait(Revoked(self.revoked))
         self._audit.note(
@@ -291,9 +291,8 @@ class Membership:
         by_certificate = callers.refusal(hello, caller, self.placed, datetime.now(UTC))
         return by_certificate or by_registry or refusal(hello, known, made)
 
-    def _welcome_for(self, name: str, caller: Caller) -> Welcome:
-        proof = local_key.proof(self.local_key, caller.asks)
-        return replace(self._welcome, key=self._issuer.key_of(identity.node(name)), proof=proof)
+    def _welcome_for(self, name: str) -> Welcome:
+        return replace(self._welcome, key=self._issuer.key_of(identity.node(name)))
 
     async def leave(self, node: Node, reason: str) -> None:
         """A node's stream ended."""

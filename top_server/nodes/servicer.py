@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from fedgsp import wire
-from fedgsp.access import caller
+from fedgsp import local_key, wire
+from fedgsp.access import ANSWER, caller
 from fedgsp.channels import first_message, refuse
+from fedgsp.handlers import Opening
 from fedgsp.limits.gate import decoded
 from fedgsp.messages import Failure, Hello, MakeConstants, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
@@ -26,14 +27,15 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         """Adds this service to a server."""
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(self, server)
 
-    async def Join(  # noqa: N802
+    async def Join(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[membership_pb2.TopServerMessage]:
+    ) -> AsyncIterator[membership_pb2.TopServerMessage | Opening]:
         """Serves the stream of one node from its `Hello` to its end."""
         first = await first_message(requests)
         hello = (await decoded(NodeMessage, first, context)).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
+        yield Opening(((ANSWER, local_key.proof(self._membership.local_key, caller().asks)),))
         if hello.constants:
             if refused := self._membership.refused(hello, caller(), made=False):
                 yield wire.encode(TopServerMessage(refused))
