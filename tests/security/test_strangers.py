@@ -98,9 +98,14 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize("ending", ["silence", "end", "abort"])
-@pytest.mark.parametrize("answered", [None, b"", bytes(32)], ids=["nothing", "an empty answer", "a guess"])
-@pytest.mark.parametrize("first", range(len(SAID)), ids=[type(said).__name__ for said in SAID])
+#: What a stranger says first, how it answers the question of the node, and how it ends.
+STRANGERS = [
+    *((first, None, "silence") for first in range(len(SAID))),
+    *((0, answered, ending) for answered in (None, b"", bytes(32)) for ending in ("silence", "end", "abort")),
+]
+
+
+@pytest.mark.parametrize(("first", "answered", "ending"), STRANGERS[1:])
 async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(
     first: int, answered: bytes | None, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
