@@ -22,7 +22,7 @@ from fedgsp.handlers import around
 from fedgsp.identity import Identity, Role, enrolment_in, identity_in
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import is_told
-from fedgsp.signing import uris_in
+from fedgsp.signing import path_to_ca, uris_in
 from fedgsp.tickets import Door, Ticket, Verb
 from fedgsp.within import within
 
@@ -170,21 +170,24 @@ class AccessControl:
         self.refused = refused
         self.came_back = came_back
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
-        """The caller, or why the call is refused."""
+    def admit(self, method: str, context: grpc.aio.ServicerContext, ca: bytes = b"") -> Caller | Denied:
+        """The caller, or why the call is refused. With TLS, `ca` is the CA (PEM) of this process."""
         rule = RULES.get(method)
         if rule is None or rule.verb not in self._doors:
             return Denied("no caller may do that here")
         proven, enrolment, certificate = None, "", b""
         if self._tls:
-            own, between = _certificates(context)
-            certificate = own + between
+            own, others = _certificates(context)
             uris = uris_in(own)  # gRPC's own list of them cuts each at a NUL byte
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return Denied("its certificate names no process of a federation (URI:fedgsp://...)")
             if proven.role not in (*rule.roles, Role.TOP_SERVER):
                 return Denied(f"{proven} may not do that")
+            try:
+                certificate = path_to_ca(own, others, ca)
+            except ValueError as error:
+                return Denied(f"the certificate of {proven} is not good: {error}")
         said = dict(context.invocation_metadata() or ())
         ticket = self._doors[rule.verb].read(said.get(TICKET, b""))
         found = Caller(
@@ -213,8 +216,9 @@ class AccessControl:
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses calls before their messages are read, unless `access` admits the caller."""
 
-    def __init__(self, access: AccessControl) -> None:
-        self._access = access
+    def __init__(self, access: AccessControl, ca: Callable[[], bytes] = bytes) -> None:
+        """`ca` is the CA (PEM) of this process as it is now; empty without TLS."""
+        self._access, self._ca = access, ca
         self._refused: Counter[tuple[str, str]] = Counter()
 
     async def intercept_service(
@@ -227,7 +231,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     @asynccontextmanager
     async def _admitted(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         """The body is the call with its request, if the caller is admitted, for as long as its certificate is good."""
-        admitted = self._access.admit(method, context)
+        admitted = self._access.admit(method, context, self._ca())
         if isinstance(admitted, Denied):
             self._tell(method, admitted.why, context.peer())
             if admitted.revoked is not None:
@@ -255,7 +259,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 def _certificates(context: grpc.aio.ServicerContext) -> tuple[bytes, bytes]:
     """The certificate whose key the caller has, and the others that it sent, in PEM.
 
-    The caller may send anybody's certificate among the others. Only the first says who it is.
+    The caller may send anybody's certificate among the others, and ones that it has made up. Only the first says who
+    it is, and of the others only those count that lead from it to the CA (`path_to_ca`).
     """
     peer = context.auth_context()
     own: bytes = next(iter(peer.get("x509_pem_cert", ())), b"")

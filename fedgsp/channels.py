@@ -103,12 +103,14 @@ async def start_server(
         )
     settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else window(SERVER_WINDOW_BYTES))]
     settings.append(("grpc.max_allowed_incoming_connections", descriptors.for_connections()))
-    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), Gate()])
+    followed = Followed(tls) if tls else None
+    guard = Interceptor(access, lambda: followed.now().ca if followed else b"")
+    server = grpc.aio.server(options=settings, interceptors=[guard, Gate()])
     for add in register:
         add(server)
     bound = 0
     for found in await _addresses_of(host):
-        if at := _bind(server, f"{found}:{bound or port}", tls):
+        if at := _bind(server, f"{found}:{bound or port}", followed):
             bound = at  # port 0: the other addresses get the same port
         elif _is_here(found):
             bound = 0
@@ -138,7 +140,7 @@ async def _addresses_of(host: str) -> list[str]:
     return [f"[{address}]" if ":" in address else address for address in addresses]
 
 
-def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
+def _bind(server: grpc.aio.Server, where: str, tls: Followed | None) -> int:
     """The port that the server bound; 0 if it could not."""
     try:
         return int(server.add_secure_port(where, _server_credentials(tls)) if tls else server.add_insecure_port(where))
@@ -146,9 +148,9 @@ def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
         return 0
 
 
-def _server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Credentials that follow the files of `tls`."""
-    followed, shown = Followed(tls), tls
+def _server_credentials(followed: Followed) -> grpc.ServerCredentials:
+    """Credentials that follow the files of `followed`."""
+    shown = first = followed.now()
 
     def changed() -> Any:
         """What gRPC asks before each handshake; None stands for what it has already."""
@@ -156,7 +158,7 @@ def _server_credentials(tls: Tls) -> grpc.ServerCredentials:
         before, shown = shown, followed.now()
         return None if shown is before else _configuration(shown)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(tls), changed, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(_configuration(first), changed, require_client_authentication=True)
 
 
 def _configuration(tls: Tls) -> Any:
@@ -225,6 +227,11 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         self.lost_after_s = lost_after_s
         # This setting also limits the time of a dial, which is 20 s by default.
         self._dials = [("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))]
+
+    @property
+    def ca(self) -> bytes:
+        """The CA (PEM) of this process as it is now; empty without TLS."""
+        return self._tls.now().ca if self._tls is not None else b""
 
     async def to(self, address: str, server: Identity, models: bool = False) -> grpc.aio.Channel:
         """The channel to the process `server` at an address. It connects by itself, and again after a loss.

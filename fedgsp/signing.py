@@ -14,6 +14,10 @@ from fedgsp.identity import Identity, identity_in
 if TYPE_CHECKING:
     from cryptography import x509
 
+#: Certificates beside its own of which those that lead from a caller to the CA have to be among the first.
+MOST_SENT = 16
+#: Most bytes, in PEM, of the certificate of a caller and those between it and the CA: the record keeps them.
+MOST_PATH_BYTES = 16_000
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -96,6 +100,42 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
     With `since`, it is enough that the certificate was valid at some time between `since` and `at`: a connection lasts
     longer than the certificate with which it was made.
     """
+    try:
+        _path(certificates_in(certificate), certificates_in(ca), at, since or at)
+    except _refusals() as error:
+        return _words(error)
+    return ""
+
+
+@functools.lru_cache(maxsize=256)
+def path_to_ca(own: bytes, others: bytes, ca: bytes) -> bytes:
+    """A certificate with those between it and the CA, all in PEM, as they were when they were last valid together.
+
+    `others` are what the caller has sent beside it: those between, and perhaps any others, which say nothing of the
+    caller. Without them its receipts depend on no certificate that it has made up, and the record has none of them.
+
+    Raises ValueError, with the reason, if there is no such path, or if it has more than `MOST_PATH_BYTES`.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding  # here: without TLS it is never needed
+
+    try:
+        first, *sent = certificates_in(own + b"".join(_PEM.findall(others)[:MOST_SENT]))
+        between = _path([first, *sent], certificates_in(ca), dt.datetime.now(dt.UTC), first.not_valid_before_utc)
+    except _refusals() as error:
+        raise ValueError(_words(error)) from None
+    path = own + b"".join(one.public_bytes(Encoding.PEM) for one in between)
+    if len(path) > MOST_PATH_BYTES:
+        raise ValueError(f"it has, with those between it and the CA, more than {MOST_PATH_BYTES} bytes")
+    return path
+
+
+def _path(
+    chain: list[x509.Certificate], ca: list[x509.Certificate], at: dt.datetime, since: dt.datetime
+) -> list[x509.Certificate]:
+    """Those of a chain that lie between its first and the CA, at the last time up to `at` at which they were valid.
+
+    Raises one of `_refusals` if they were not valid together at any time between `since` and `at`.
+    """
     from cryptography import x509
     from cryptography.x509 import verification
 
@@ -106,15 +146,26 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
     # The names and uses in certificates are checked by those who make connections. Here the signatures count.
     lenient = verification.ExtensionPolicy.permit_all()
     for_ca = lenient.require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, is_ca)
-    try:
-        own, *between = certificates_in(certificate)
-        time = max(since or at, min(at, _ends([own, *between])))
-        builder = verification.PolicyBuilder().store(verification.Store(certificates_in(ca))).time(time)
-        builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier().verify(own, between)
-    except _refusals() as error:
-        words = str(error)
-        return next((meaning for part, meaning in _MEANINGS.items() if part in words), words or "it is no certificate")
-    return ""
+    own, *others = chain
+    builder = verification.PolicyBuilder().store(verification.Store(ca))
+    builder = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient)
+    # A path is last valid at `at`, or when the first of its certificates ends. Which of them are on a path, and not
+    # only beside it, is known when one was found: each end is tried, the latest first.
+    ends = {end for one in (*chain, *ca) if since <= (end := one.not_valid_after_utc) < at}
+    refusal: Exception | None = None
+    for time in (at, *sorted(ends, reverse=True)):
+        try:
+            return builder.time(time).build_client_verifier().verify(own, others).chain[1:-1]
+        except verification.VerificationError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def _words(refusal: Exception) -> str:
+    """Why a certificate proves nothing, in words that a person understands."""
+    words = str(refusal)
+    return next((meaning for part, meaning in _MEANINGS.items() if part in words), words or "it is no certificate")
 
 
 def _ends(chain: list[x509.Certificate]) -> dt.datetime:

@@ -210,9 +210,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 door=door,
                 journal=journal,
                 audit=audit,
-                why_not_trusted=lambda certificate: (
-                    why_not_trusted(certificate, tls.ca, datetime.now(UTC), began) if tls else "this run has no CA"
-                ),
+                why_not_trusted=lambda shown: why_not_trusted(shown, channels.ca, datetime.now(UTC), began),
                 turns=_turns(config, journal, resumed),
                 times=resumed.times if resumed else 0,
             )

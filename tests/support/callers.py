@@ -43,7 +43,7 @@ class Open(AccessControl):
         super().__init__({}, tls=False)
         self._everybody = everybody
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
+    def admit(self, method: str, context: grpc.aio.ServicerContext, ca: bytes = b"") -> Caller:
         said = dict(context.invocation_metadata() or ())
         process, question = (str(said.get(name, "")) for name in (PROCESS, QUESTION))
         return dataclasses.replace(self._everybody, process=process, question=question)
