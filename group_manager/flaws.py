@@ -63,6 +63,8 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
     flaws = [
         (ref.id != produces, f"it made model {ref.id!r} in place of {produces!r}"),
         (came.id not in ("", given.model_id), f"it began with model {came.id!r} in place of {given.model_id!r}"),
+        # Nobody could look it up: a log that has such a start would not hold.
+        (bool(came.digest) and not came.id, "it began with a model that it does not name"),
         (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),

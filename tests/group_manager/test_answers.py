@@ -25,6 +25,7 @@ from fedgsp.messages import (
     SendUp,
     Source,
     SourceKind,
+    Start,
     Train,
     Trained,
     Work,
@@ -53,6 +54,17 @@ KINDS = {type(answer): answer for _, answer in GOOD}
 def test_an_order_has_one_kind_of_answer(work: Work, right: Result | Recalled | None) -> None:
     for kind, answer in KINDS.items():
         assert bool(flaw(work, answer)) == (kind is not type(right)), kind
+
+
+@pytest.mark.parametrize(
+    "work", [Train(Start("start", ()), "m", None), Initialise("m", 1)], ids=["without a digest", "initialise"]
+)
+def test_a_start_has_a_name(work: Work) -> None:
+    """That of a relay has no digest in the order, and fresh weights have no start."""
+    assert (
+        flaw(work, Trained(REF, start=ModelRef("", digest=b"digest"))) == "it began with a model that it does not name"
+    )
+    assert flaw(work, Trained(REF, start=ModelRef(""))) == ""
 
 
 @pytest.mark.parametrize("work", [Train(None, "m", None), Initialise("m", 1)], ids=["train", "initialise"])

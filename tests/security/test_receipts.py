@@ -112,8 +112,9 @@ async def test_a_result_without_the_receipt_of_its_node_is_a_failure(authority: 
         ({"ref": ModelRef("m", 40)}, "it made 'm' without a digest"),
         ({"start": ModelRef("another", digest=OTHER)}, "it began with model 'another' in place of 'start'"),
         ({"start": ModelRef("start", digest=DIGEST)}, "it began with another model"),
+        ({"start": ModelRef("", digest=OTHER)}, "it began with a model that it does not name"),
     ],
-    ids=["no digest", "another start", "other bytes"],
+    ids=["no digest", "another start", "other bytes", "no name"],
 )
 async def test_a_node_that_signs_what_cannot_be_is_refused(
     authority: Authority, change: dict[str, Any], why: str
@@ -193,6 +194,33 @@ def test_a_manager_cannot_pass_off_an_order_of_another_call(authority: Authority
         assert "for another order" in str(top.watch.refused)
     top = Top(authority, n1)
     assert top.hear(MemberDone(4, 0, MADE, 0.0, None, n1.sign())) == ["invented"]
+
+
+@pytest.mark.parametrize("start", [("", OTHER), ("", DIGEST), ("another", OTHER), ("start", DIGEST)], ids=repr)
+def test_what_the_verification_of_the_log_would_refuse_gets_no_line(
+    authority: Authority, start: tuple[str, bytes]
+) -> None:
+    n1, (name, digest) = Site(authority, "n1"), start
+    made = dataclasses.replace(MADE, start=ModelRef(name, digest=digest))
+    top = Top(authority, n1)
+    assert top.hear(MemberDone(4, 0, made, 0.0, KEY, n1.sign(made=made))) == ["invented"]
+    assert "that began with another model" in str(top.watch.refused)
+
+
+def test_a_hop_begins_with_what_the_hop_before_it_has_made(authority: Authority) -> None:
+    n1, second = Site(authority, "n1"), dataclasses.replace(KEY, position=1)
+    for name, digest, heard in (
+        ("m", DIGEST, ["made", "made"]),
+        ("m", OTHER, ["made", "invented"]),
+        ("", DIGEST, ["made", "invented"]),
+        ("start", OTHER, ["made", "invented"]),
+        ("", b"", ["made", "made"]),  # it was published before, and has no start
+    ):
+        top = Top(authority, n1)
+        top.watch(GroupEvent(MemberDone(4, 0, MADE, 0.0, KEY, n1.sign())))
+        made = dataclasses.replace(MADE, start=ModelRef(name, digest=digest))
+        assert top.hear(MemberDone(4, 1, made, 0.0, second, n1.sign(second, made=made))) == heard
+    assert Top(authority, n1).hear(MemberDone(4, 1, MADE, 0.0, second, n1.sign(second))) == ["invented"]
 
 
 def test_a_renewed_certificate_counts_if_it_is_that_of_the_node(authority: Authority, tmp_path: Path) -> None:

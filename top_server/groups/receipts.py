@@ -18,6 +18,7 @@ from fedgsp.messages import (
     Member,
     MemberDone,
     MemberSkipped,
+    ModelRef,
     RunGroupRequest,
     Served,
     Trained,
@@ -44,6 +45,10 @@ class GroupAudit:
         self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
         self._makes = PROGRAMS[request.program].members_make
         self._fetches = Fetches(context.audit, f"manager {manager}")
+        self._chained = PROGRAMS[request.program].chained
+        #: Of a chain, (client, model, digest) of its hops, and otherwise the digests of what was made.
+        self._hops = [_hop(hop.member.client, hop.ref) for hop in request.finished if hop.member is not None]
+        self._made: set[str] = set()
         #: Clients that answered without making a model.
         self._answered: list[int] = []
 
@@ -95,6 +100,11 @@ class GroupAudit:
             return self._refused(done, f"with a certificate that is not good: {why}")
         if signs and not (statement.digest and holds(certificate, statement.text, done.receipt)):
             return self._refused(done, "which the node has not signed")
+        if not self._may_begin(statement, signs):
+            return self._refused(done, "that began with another model than it was to begin with")
+        if self._chained:
+            self._hops[statement.position :] = [_hop(done.client, made.ref)]
+        self._made.add(statement.digest)
         source = made.source
         self._context.audit.note(
             "made",
@@ -109,6 +119,7 @@ class GroupAudit:
     def skipped(self, skipped: MemberSkipped) -> None:
         """A member is skipped."""
         failure = skipped.failure
+        self._hops = [hop for hop in self._hops if hop[0] != skipped.client]
         self._context.audit.note(
             "skipped",
             **self._where(),
@@ -135,6 +146,21 @@ class GroupAudit:
     def _where(self) -> dict[str, int]:
         return {"round": self._request.round, "group": self._request.group, "serial": self._request.serial}
 
+    def _may_begin(self, said: Statement, signs: bool) -> bool:
+        """Whether a statement names a start that `top_server.audit` takes: a line that it refuses cannot be undone."""
+        begins = not self._chained or said.position == 0
+        if not begins and said.position > len(self._hops):
+            return False
+        if not said.start_digest:
+            return True
+        own = self._members[said.client].start
+        ref = self._request.start if own is None else own.ref
+        before = _hop(said.client, ref) if begins else self._hops[said.position - 1]
+        if said.start == before[1] != "":
+            return before[2] in ("", said.start_digest)  # a start without a digest is computed by the manager
+        # A program of another package may let a member begin with what another one has made.
+        return begins and (not signs or (said.start != "" and said.start_digest in self._made))
+
     def _why_not(self, member: Member, certificate: bytes) -> str:
         named = identity_of(certificate)
         if named is None or not named.speaks_for(node(member.node)):
@@ -156,3 +182,7 @@ class GroupAudit:
         )
         self._context.audit.note("invented", **self._where(), client=done.client, reason=visible(failure.detail))
         return failure
+
+
+def _hop(client: int, ref: ModelRef | None) -> tuple[int, str, str]:
+    return client, ref.id if ref is not None else "", ref.digest.hex() if ref is not None else ""
