@@ -14,6 +14,7 @@ from fedgsp.landing import Landing
 from fedgsp.messages import (
     Failure,
     FailureCode,
+    Initialise,
     ModelRef,
     Part,
     PartLost,
@@ -91,11 +92,11 @@ class Models:
             self.full.set_result(why)
 
     def tensors_of(self, model_id: str) -> tuple[TensorSpec, ...] | None:
-        """The tensors of a model that a member has trained; None if they are not known, as those of an update."""
+        """The tensors of a model that a member has made; None if they are not known, as those of an update."""
         record = self._ledger.look(model_id)
         work = record.maker.order.work if record.maker is not None else None
-        trained = isinstance(work, Recall) or (isinstance(work, Train) and work.produces == model_id)
-        return self._request.tensors or None if trained or record.origin is Origin.AT_NODE else None
+        made = isinstance(work, Recall) or (isinstance(work, Train | Initialise) and work.produces == model_id)
+        return self._request.tensors or None if made or record.origin is Origin.AT_NODE else None
 
     async def make_start(self) -> None:
         """Makes the start of the group if it is a mean of parts, before any member is ordered to train from it.

@@ -80,7 +80,10 @@ async def forget(group: Group) -> GroupResult | Failure:
 
 
 async def initialise(group: Group) -> GroupResult | Failure:
-    """Takes fresh weights from the first member that makes them."""
+    """Takes fresh weights from the first member that makes them, with the tensors of the run.
+
+    The reason for which a member is skipped names its node: all other nodes would have made the same.
+    """
     request = group.request
     assert request.training is not None
     # Another seed for every group number: schemes with several models must not start from equal ones.
@@ -90,11 +93,12 @@ async def initialise(group: Group) -> GroupResult | Failure:
         pending = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
         outcome = await group.orders.outcome(pending)
         if isinstance(outcome, Trained):
-            weights = await group.models.collect(model_id)
+            weights = await group.models.collect(model_id, request.tensors)
             if isinstance(weights, Weights):
                 group.reports.done(member, position, outcome, pending)
                 return group.result(weights.ref(model_id))
-            outcome = weights
+            group.models.release([model_id])
+            outcome = Failure(weights.code, f"of node {member.node}: {weights.detail}")
         assert isinstance(outcome, Failure)  # `Members` has turned all else into failures
         group.reports.skipped(member, outcome)
     return group.reports.reason

@@ -51,6 +51,10 @@ class Faults:
         """The client's node brings "nothing", or "another" model, and reports as if it had brought its own."""
         return self._add(Fault(("bring", client), what))
 
+    def make_another(self, client: int) -> Faults:
+        """The client's node makes fresh weights with other tensors than those of the run."""
+        return self._add(Fault(("initialise", client), "another"))
+
     def lose_node(self, node: str, *, before: int | None = None, after: int | None = None) -> Faults:
         """The node goes away with its models: instead of answering one client's order, or when it is answered."""
         moment = ("order", before) if before is not None else ("answered", after)

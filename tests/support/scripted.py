@@ -62,6 +62,10 @@ def model(value: float) -> Weights:
     return Weights.of({"w": np.array([value])}, TENSORS)
 
 
+#: A model that is none of the run.
+OTHER_TENSORS = Weights.of({"w": np.zeros(4)}, (TensorSpec("w", "float64", (4,)),))
+
+
 def value_of(weights: Weights) -> float:
     return float(weights.arrays["w"][0])
 
@@ -273,7 +277,8 @@ class ScriptedNode:
                 return Described((client, 1)), None
             case Initialise(produces, seed):
                 await self._go_wrong(session, key, client)
-                made = model(float(seed))
+                wrong = scene.faults.take("initialise", client)
+                made = model(float(seed)) if wrong is None else OTHER_TENSORS
                 return Trained(made.ref(produces), source=Source(SourceKind.LOCAL, "")), made
             case SendUp(model_id, earlier):
                 if earlier and model_id not in self.store:

@@ -243,7 +243,8 @@ def _request(
         planned=task.clients,
         attempt=trace.attempt,
         finished=trace.finished,
-        tensors=context.tensors,
+        # Fresh weights are the whole model, also the part that does not travel later.
+        tensors=context.membership.tensors if PROGRAMS[task.program].initialises else context.tensors,
         most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
         serial=next(context.serials),
         update_lengths=tuple(progress.update_lengths) if config.update_norm_limit else (),

@@ -14,6 +14,7 @@ from fedgsp.messages import (
     FailureCode,
     GroupResult,
     Initialise,
+    Member,
     MemberDone,
     ModelRef,
     Order,
@@ -28,7 +29,7 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from tests.support.faults import Faults
 from tests.support.scene import START, Scene, hosted, scene
-from tests.support.scripted import model, value_of
+from tests.support.scripted import TENSORS, model, value_of
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 
@@ -97,6 +98,20 @@ async def test_fresh_weights_are_made_by_the_first_member_that_can() -> None:
         assert await play.result(outcome) == float(derive(0, "initial-weights"))
         assert set(play.skipped) == {0, 1}
         assert play.done == [2]
+
+
+async def test_fresh_weights_with_other_tensors_than_those_of_the_run_are_not_taken() -> None:
+    async with scene(Faults().make_another(0).make_another(2)) as play:
+        outcome = await play.run(hosted(n1=[0], n2=[1]), "initialise", start=None, tensors=TENSORS)
+        assert await play.result(outcome) == float(derive(0, "initial-weights"))
+        assert play.done == [1]
+        why = play.skipped[0]
+        assert why is not None
+        assert why.code is FailureCode.WRONG_SHAPES
+        assert why.detail.startswith("of node n1: model 'run/1/initial-0.0' has tensor 'w' float64[4] where")
+        outcome = await play.run([Member(2, "n2", "", 3)], "initialise", start=None, tensors=TENSORS, group=1)
+        assert isinstance(outcome, Failure)
+        assert outcome.detail.startswith("of node n2: model ")
 
 
 async def test_a_stalled_member_is_called_off_in_the_end() -> None:
