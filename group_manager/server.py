@@ -49,6 +49,7 @@ from fedgsp.tls import Tls
 from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError, require
+from group_manager.comings import Comings
 from group_manager.group import Group
 from group_manager.ledger import Origin
 from group_manager.members import Members
@@ -73,6 +74,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     _own_host: str = ""
     #: With its keys, this manager shows nodes that it is one of the run.
     _issuer: Issuer | None = None
+    _comings: Comings = dataclasses.field(default_factory=lambda: Comings(logger))
 
     async def Attach(  # type: ignore[override]  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
@@ -83,22 +85,23 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not isinstance(hello, Attached) or not is_name(hello.node):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
-            logger.warning(
-                "node=%.100r was refused: it looks for manager %.100r of run %.100r",
-                *(hello.node, hello.manager, hello.run_id),
-            )
+            wanted = f"manager {hello.manager[:100]!r} of run {hello.run_id[:100]!r}"
+            self._comings.refused(f"node={hello.node!r} was refused: it looks for {wanted}")
             # Who guesses names learns neither that of this manager nor the id of the run.
             why = "this is not the manager that you were told to attach to, or another run has taken its address"
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
+        if why := self._comings.why_not(hello.node):
+            self._comings.refused(f"node={hello.node} was refused: {why}")
+            await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         yield _shown(self._issuer, node(hello.node), self._name)
         session = await self._members.attach(hello.node, caller().certificate, caller().process)
         session.host = host_of(context.peer())
         # From this machine, by its loopback or not.
         session.near = is_near(session.host) or session.host == self._own_host
         outbox = session.outbox  # if the node comes back by another connection, the session has another one
-        logger.info("node=%s attached", hello.node)
+        self._comings.tell(hello.node, "attachment", "attached")
         reading = asyncio.create_task(self._read(requests, session, outbox, context), name=f"reports of {hello.node}")
         try:
             while (order := await outbox.get()) is not None:
@@ -106,7 +109,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         finally:
             reading.cancel()
             await self._members.detach(session, outbox)
-            logger.info("node=%s left", hello.node)
+            self._comings.tell(hello.node, "departure", "left")
 
     async def _read(
         self,
@@ -123,9 +126,9 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
                 if kind is not None and not isinstance(kind, Attached):
                     self._members.report(session, kind)
         except grpc.aio.AioRpcError as error:
-            logger.info("node=%s: %s", session.node, error.code().name)
+            self._comings.tell(session.node, "loss", f"is lost: {error.code().name}")
         except grpc.aio.AbortError as error:
-            logger.warning("node=%s was disconnected: %s", session.node, error)
+            self._comings.tell(session.node, "disconnection", f"was disconnected: {error}", logging.WARNING)
         finally:
             await self._members.detach(session, outbox)
 
