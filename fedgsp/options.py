@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import MOST_CLIENTS_OF_NODE
+from fedgsp.visible import visible
 
 
 def options(flag: str, items: Iterable[str]) -> dict[str, str]:
@@ -79,7 +80,12 @@ _NONE = ("", "none")
 
 
 def shortened(text: str) -> str:
-    """The text as it is sent: at most `MOST_LENGTH` characters, and different for different texts."""
+    """The text as it is sent, without control characters: at most `MOST_LENGTH` characters.
+
+    It is different for different texts, but for spaces around them, and for a control character and its escape.
+    Sent once more, it stays as it is.
+    """
+    text = visible(text.strip())
     if len(text) <= MOST_LENGTH:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
@@ -91,7 +97,7 @@ def same(one: str, other: str) -> bool:
 
     So do `yes` and `true`, an empty text and `none`, and two texts for NaN.
     """
-    one, other = (shortened(text.strip()) for text in (one, other))
+    one, other = (shortened(text) for text in (one, other))
     if one.lower() in _NONE and other.lower() in _NONE:
         return True
     if one.lower() in _BOOLS and other.lower() in _BOOLS:

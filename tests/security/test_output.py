@@ -140,9 +140,11 @@ def test_the_record_holds_no_control_characters(tmp_path: Path) -> None:
         hello(task=COMMAND),
         hello(task_options={FORGED: "1"}),
         hello(task_options={"a": "x" * 3_000_000}),
+        hello(task_options={"a": COMMAND}),
+        hello(task_options={"a": FORGED}),
         hello(peer_address=f"a:1{'x' * 3_000_000}"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 async def test_a_node_with_an_impossible_name_is_refused_and_hardly_recorded(said: Hello) -> None:
     members, recorder = membership()
@@ -152,6 +154,17 @@ async def test_a_node_with_an_impossible_name_is_refused_and_hardly_recorded(sai
     (event,) = recorder.events
     assert sum(len(str(value)) for value in event.values()) < 600
     assert all(harmless(str(value)) for value in event.values())
+
+
+async def test_the_reason_of_a_refusal_holds_no_control_characters_whoever_sent_them() -> None:
+    """The options of the run are those of its user, and the reason may quote them, too."""
+    members, recorder = membership(task_options={"a": EVIL})
+    refused = await members.admit(hello(task_options={"a": "1"}), ANYBODY)
+    assert isinstance(refused, Failure)
+    members.note_refusal("n1", Failure(FailureCode.WRONG_TASK, EVIL), ANYBODY)
+    reasons = [event["reason"] for event in recorder.of_kind("node_refused")]
+    assert len(reasons) == 2
+    assert all("n0" in reason and harmless(reason) for reason in reasons)
 
 
 def test_thousands_of_refusals_are_recorded_as_a_few_and_a_number(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from fedgsp.names import (
 )
 from fedgsp.options import same
 from fedgsp.scoring import ACCURACY, LACKS, SAMPLES, WAYS, metric_of
+from fedgsp.visible import visible
 from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
@@ -85,7 +86,7 @@ class Refusal:
     known: str = ""
 
     def __str__(self) -> str:
-        return f"{self.failure}{f' ({self.known})' if self.known else ''}"
+        return visible(f"{self.failure}{f' ({self.known})' if self.known else ''}")
 
 
 def refusal(hello: Hello, known: Known, made: bool = True) -> Refusal | None:
@@ -103,6 +104,10 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             all(len(value) <= MOST_OPTION for value in hello.task_options.values()),
             f"a task option has more than {MOST_OPTION} characters",
+        ),
+        (
+            all(not value or is_text(value) for value in hello.task_options.values()),
+            f"the value of a task option has to be {TEXT_RULE}, or empty: update FedGSP on its machine",
         ),
         (
             all(is_option(part.kind) and is_text(part.name) and is_text(part.package) for part in hello.parts),

@@ -35,8 +35,9 @@ class Refusals:
         self._in_period += 1
         if self._in_period <= MOST_RECORDED:
             name = visible(node[:MOST_OF_NAME])[:MOST_OF_NAME]
-            self._recorder.record(NodeRefused(node=name, reason=str(why)))
-            self._audit.note("refused", node=name, caller=who(caller), reason=visible(str(why)))
+            reason = visible(str(why))  # it may quote what the node says, or what another one has said
+            self._recorder.record(NodeRefused(node=name, reason=reason))
+            self._audit.note("refused", node=name, caller=who(caller), reason=reason)
 
     def close(self) -> None:
         """Records how many refusals were only counted."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedgsp.messages import PROTOCOL, Constant, Failure, FailureCode, Hello, HostedClient, RelayMode, TensorSpec
+from fedgsp.options import shortened
 from tests.support.hellos import hello
 from tests.support.weights import TENSORS
 from top_server.nodes import admission
@@ -161,6 +162,15 @@ def test_options_are_compared_by_value_and_where_both_have_them() -> None:
     run = known(first, task_options={"data": "/srv/a", "validation": "yes"})
     for options in ({"alpha": "1e-1", "validation": "True", "seed": "4"}, {"validation": "yes"}, {}):
         assert refusal(hello(*SECOND, task_options=options), run) is None
+
+
+@pytest.mark.parametrize("value", ["\t", "a\tb", "a\\tb", " ", "", "\x1b[2J" * 60, "é" * 300])
+def test_an_option_with_any_characters_is_the_same_on_the_node_and_in_the_run(value: str) -> None:
+    """A node sends it without control characters."""
+    sent = shortened(value)
+    assert shortened(sent) == sent
+    assert refusal(hello(task_options={"separator": sent}), known(task_options={"separator": value})) is None
+    assert refusal(hello(task_options={"separator": sent}), known(task_options={"separator": "a\nb"})) is not None
 
 
 @pytest.mark.parametrize(
