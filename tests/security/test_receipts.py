@@ -20,6 +20,7 @@ from fedgsp.messages import (
     Done,
     Failure,
     FailureCode,
+    FinishedHop,
     GroupEvent,
     Member,
     MemberDone,
@@ -128,8 +129,14 @@ async def test_a_node_that_signs_what_cannot_be_is_refused(
 class Top:
     """The part of a top server that hears of the results of a group."""
 
-    def __init__(self, authority: Authority, joined: Site, begun: dt.timedelta = dt.timedelta()) -> None:
-        """It began so long ago."""
+    def __init__(
+        self,
+        authority: Authority,
+        joined: Site,
+        begun: dt.timedelta = dt.timedelta(),
+        finished: tuple[FinishedHop, ...] = (),
+    ) -> None:
+        """It began so long ago. `finished` are the hops under an earlier manager."""
         self.lines: list[dict[str, Any]] = []
         #: The certificate of the node that is present now; empty if it has left.
         self.present = joined.signer.certificate
@@ -144,6 +151,7 @@ class Top:
         member = dataclasses.replace(MEMBER, certificate_digest=bytes.fromhex(fingerprint(joined.signer.certificate)))
         request = RunGroupRequest(
             *("run", 1, 0, "relay", (member,), ModelRef("start", 40, OTHER), "", RelayMode.AUTO, False, None, 1.0, 40),
+            finished=finished,
             serial=5,
         )
         manager: Any = SimpleNamespace(name="m0")
@@ -221,6 +229,15 @@ def test_a_hop_begins_with_what_the_hop_before_it_has_made(authority: Authority)
         made = dataclasses.replace(MADE, start=ModelRef(name, digest=digest))
         assert top.hear(MemberDone(4, 1, made, 0.0, second, n1.sign(second, made=made))) == heard
     assert Top(authority, n1).hear(MemberDone(4, 1, MADE, 0.0, second, n1.sign(second))) == ["invented"]
+
+
+def test_a_relay_goes_on_from_the_hops_under_an_earlier_manager(authority: Authority) -> None:
+    n1, second = Site(authority, "n1"), dataclasses.replace(KEY, position=1)
+    finished = (FinishedHop(Member(3, "n0", "", 7), ModelRef("of n0", 40, DIGEST)),)
+    for name, digest, heard in (("of n0", DIGEST, "made"), ("of n0", OTHER, "invented"), ("start", OTHER, "invented")):
+        made = dataclasses.replace(MADE, start=ModelRef(name, digest=digest))
+        top = Top(authority, n1, finished=finished)
+        assert top.hear(MemberDone(4, 1, made, 0.0, second, n1.sign(second, made=made))) == [heard]
 
 
 def test_a_renewed_certificate_counts_if_it_is_that_of_the_node(authority: Authority, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class GroupAudit:
         self._fetches = Fetches(context.audit, f"manager {manager}")
         self._chained = PROGRAMS[request.program].chained
         #: Of a chain, (client, model, digest) of its hops, and otherwise the digests of what was made.
-        self._hops = [_hop(hop.member.client, hop.ref) for hop in request.finished if hop.member is not None]
+        self._hops = [_hop(hop.member.client, hop.model) for hop in request.finished if hop.member is not None]
         self._made: set[str] = set()
         #: Clients that answered without making a model.
         self._answered: list[int] = []
