@@ -338,7 +338,8 @@ class Attachment:
         last_mark, last_s = -1, 0.0
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
-            self.reached |= self._channel.get_state() is grpc.ChannelConnectivity.READY
+            ready = self._channel.get_state() is grpc.ChannelConnectivity.READY
+            self.reached |= ready and self._connected.is_set()
             mark, computed_s = self._worker.mark, self._worker.computed_s
             if (mark != last_mark or computed_s >= last_s + LEAST_COMPUTED_S) and self._running:
                 self._report(Progress(tuple(OrderProgress(key, mark, computed_s) for key in self._running)))

@@ -1,6 +1,7 @@
 """The group managers that a node serves: each is dialled again after a loss, until it is gone for good."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -136,6 +137,7 @@ class Managers:
         try:
             while not over and not is_gone(tries, self._joined.is_set()):
                 tries += 1
+                named.clear()
                 try:
                     channel = await self._channels.to(address, manager_of(manager))
                 except UserError as error:
@@ -156,16 +158,16 @@ class Managers:
                 self._ends.line(f"manager={manager[:100]}: the connection ended: {reason}")
                 await self._channels.drop(address, models=over)
                 if not over:
-                    await self._pause(named, pause_s(tries))
-            named.clear()
+                    await _pause(named, pause_s(tries))
+                    tries = 0 if named.is_set() else tries
+            if over:
+                named.clear()
         finally:
             if attachment is not None:
                 await attachment.close()
             await self._channels.drop(address)
 
-    async def _pause(self, named: asyncio.Event, seconds: float) -> None:
-        named.clear()
-        try:
-            await within(seconds, named.wait())
-        except TimeoutError:
-            return
+
+async def _pause(named: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await within(seconds, named.wait())

@@ -343,7 +343,8 @@ class _Node:
         except TimeoutError:
             return joined, "it takes connections but says nothing"
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.PERMISSION_DENIED and error.details() == REASON:
+            revoked = error.code() is grpc.StatusCode.PERMISSION_DENIED and error.details() == REASON
+            if revoked and question is None:  # where a key is shown, nobody has a certificate
                 raise PeerError(f"the top server refused this node: {REASON}") from None
             return joined, describe(error)
         finally:

@@ -76,24 +76,23 @@ def run(
     _check_names(told)
     _check_options(options)
     made = _made(task, options or {})
-    directory = _chosen(run_dir, scheme)
-    source = source_of(task, directory)
     count = made.num_clients if clients is None else scalar(clients)
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
     told |= {
-        "task": source.name,
         "task_option": options or {},
         "clients": count,
         "workers" if "place" in settings else "local_nodes": few if nodes is None else nodes,
     }
     if "place" not in settings:  # which may need another address
         told.setdefault("listen", "127.0.0.1:0")
-    text = _toml(told)
-    parse(RunConfig, text, Path("run()"))  # before a process is started, and a directory is made
-    with _begun(directory, source), tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "run.toml"
-        config.write_text(text, encoding="utf-8")
-        _play(["--config", str(config), "--run-dir", str(directory)], directory, source.folder, progress)
+    with _claimed(run_dir, scheme) as directory:
+        source = source_of(task, directory)
+        text = _toml(told | {"task": source.name})
+        parse(RunConfig, text, Path("run()"))  # before a process is started
+        with _written(source, directory), tempfile.TemporaryDirectory() as folder:
+            config = Path(folder) / "run.toml"
+            config.write_text(text, encoding="utf-8")
+            _play(["--config", str(config), "--run-dir", str(directory)], directory, source.folder, progress)
     return Run(directory, made)
 
 
@@ -170,32 +169,46 @@ def _check_options(options: Any) -> None:
         raise ConfigError(f"`options` is {shown(options)}", 'give the options of the task by name: {"clients": 4}')
 
 
-def _chosen(run_dir: Path | str | None, scheme: str) -> Path:
-    """The directory of a run, which need not be there yet."""
-    if run_dir is not None:
-        return Path(run_dir)
-    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{PurePath(scheme).name}"
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in map(DEFAULT_PARENT.joinpath, names) if not path.exists())
-
-
 @contextlib.contextmanager
-def _begun(directory: Path, source: Source) -> Iterator[None]:
-    """Within, a run begins in its directory, which is made; if it leaves no record there, all that was made goes."""
+def _claimed(run_dir: Path | str | None, scheme: str) -> Iterator[Path]:
+    """The directory of a run, which is made; if the run leaves no record there, what was made goes."""
+    directory = Path(run_dir) if run_dir is not None else DEFAULT_PARENT
     try:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
+        if run_dir is None:
+            directory = _fresh(scheme)
+            missing.insert(0, directory)
     except OSError as error:
         raise ConfigError(f"run_dir {directory} cannot be made: {error.strerror}", "give another") from None
+    try:
+        yield directory
+    finally:
+        if not RunDirectory(directory).events.is_file():
+            with contextlib.suppress(OSError):  # unless something else is there
+                for path in missing:
+                    path.rmdir()
+
+
+def _fresh(scheme: str) -> Path:
+    """A new directory that is named after the time: several runs may begin in the same second."""
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{PurePath(scheme).name}"
+    for path in map(DEFAULT_PARENT.joinpath, itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("the names do not end")
+
+
+@contextlib.contextmanager
+def _written(source: Source, directory: Path) -> Iterator[None]:
+    """The module of a task, for a run that begins; it goes if that leaves no record."""
     try:
         source.write()
         yield
     finally:
         if not RunDirectory(directory).events.is_file():
             source.remove()
-            with contextlib.suppress(OSError):  # unless something else is there
-                for path in missing:
-                    path.rmdir()
 
 
 def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:

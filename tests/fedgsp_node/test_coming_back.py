@@ -304,6 +304,27 @@ async def test_a_manager_that_is_named_while_it_is_given_up_is_served_again(monk
             assert await g.members.wait_for({"n0"}, 20) == set()
 
 
+async def test_a_manager_that_is_named_in_the_last_pause_before_it_is_given_up_is_dialled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pausing, counts_anew = asyncio.Event(), asyncio.Event()
+    pauses: list[float] = []
+
+    async def pause(named: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == REDIALS:
+            pausing.set()
+            await named.wait()
+        if len(pauses) == 2 * REDIALS:
+            counts_anew.set()
+
+    monkeypatch.setattr(managers, "_pause", pause)
+    async with group() as g, nobody() as gone, node("n0", gone.address) as served:
+        await pausing.wait()
+        served.attach("run", AttachTo("m0", g.address, attach_ticket("n0")))
+        await counts_anew.wait()
+
+
 # --- decisions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -15,6 +16,7 @@ import torch
 from fedgsp.errors import ConfigError, RunError, TaskError, UserError
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run, resume, run, sweep
+from fedgsp_runs.playing import _claimed
 from tests.support.processes import assert_gone, running
 from top_server.recorded import is_finished
 
@@ -191,6 +193,22 @@ async def test_a_start_that_the_top_server_refuses_leaves_nothing_and_names_no_r
         assert "ConfigError: --scheme cannot be 'nope'" in process.errors
         assert "recorded in" not in process.errors
     assert below(tmp_path, "new") == ({folder, folder.parent} if there else set())
+
+
+def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that leaves no record takes nothing of the others with it."""
+    monkeypatch.chdir(tmp_path)
+    with contextlib.ExitStack() as others:
+        first = [others.enter_context(_claimed(None, "fedavg")) for _ in range(5)]
+        with contextlib.suppress(ZeroDivisionError), _claimed(None, "fedavg") as refused:
+            raise ZeroDivisionError
+        assert len({*first, refused}) == 6
+        assert sorted((tmp_path / "runs").iterdir()) == sorted(tmp_path / path for path in first)
+        for path in first:
+            (path / "events.jsonl").touch()
+    assert len([*(tmp_path / "runs").iterdir()]) == 5
 
 
 SWEEPS: list[tuple[dict[str, Any], str]] = [

@@ -47,6 +47,7 @@ from group_manager.server import OrderServicer
 from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER, over
 from tests.support.serving import serving
+from top_server.managers import client as manager_client
 from top_server.managers.client import BrokenOff, ManagerClient
 
 NODE = node_of("n0")
@@ -115,47 +116,67 @@ async def test_a_node_does_no_work_for_an_impostor(opening: Opening | None) -> N
 
 
 async def test_an_impostor_that_only_listens_learns_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachment, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(attachment, "ANSWER_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(attachment, "PROGRESS_INTERVAL_S", 0.1)
     impostor = Impostor(None)
     async with attached(impostor) as life:
         serving_it = asyncio.create_task(life.serve())
         await impostor.called.wait()
         life._send(wire.encode(NodeReport(Failed(KEY, Failure(FailureCode.CANCELLED, "a result")))))
         assert await serving_it == (False, "it did not show within 0 s that it is the manager")
+        assert not life.reached  # so that it is given up at some time
     assert [type(told) for told in impostor.told] == [Attached]
 
 
 class FalseManager(group_pb2_grpc.GroupServiceServicer):
-    """Has taken the port of a manager, and tells of a result that nobody trained."""
+    """Has taken the port of a manager, and tells of a result that nobody trained, refuses the group, or is silent."""
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+    def __init__(self, opening: Opening | None, then: str) -> None:
+        self._opening, self._then = opening, then
 
     async def RunGroup(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        yield self._opening
-        yield wire.encode(GroupEvent(GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0)))
+        if self._opening is not None:
+            yield self._opening
+        match self._then:
+            case "result":
+                yield wire.encode(GroupEvent(GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0)))
+            case "refusal":
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a wrong request")
+            case "silence":
+                await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(
-    "opening",
+    ("opening", "then", "why"),
     [
-        Opening(),
-        Opening(((ANSWER, bytes(32)),)),
-        Opening(((ANSWER, ISSUER.answer(TOP_SERVER, "m0", "another question")),)),
+        (None, "result", "another process has taken its port"),
+        (Opening(), "result", "another process has taken its port"),
+        (Opening(((ANSWER, bytes(32)),)), "result", "another process has taken its port"),
+        (
+            Opening(((ANSWER, ISSUER.answer(TOP_SERVER, "m0", "another question")),)),
+            "result",
+            "another process has taken its port",
+        ),
+        (None, "refusal", "INVALID_ARGUMENT: a wrong request"),
+        (None, "end", "another process has taken its port"),
+        (None, "silence", "it did not show within 0 s who it is"),
     ],
-    ids=["shows nothing", "shows a guess", "shows an old answer"],
+    ids=["result", "shows nothing", "shows a guess", "shows an old answer", "refusal", "end", "silence"],
 )
-async def test_a_top_server_takes_no_result_of_an_impostor(opening: Opening) -> None:
+async def test_a_top_server_takes_no_result_and_no_refusal_of_an_impostor(
+    opening: Opening | None, then: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if then == "silence":
+        monkeypatch.setattr(manager_client, "PROOF_TIMEOUT_S", 0.1)
     heard: list[GroupEvent] = []
 
     def register(server: grpc.aio.Server) -> None:
-        group_pb2_grpc.add_GroupServiceServicer_to_server(FalseManager(opening), server)  # type: ignore[abstract]
+        group_pb2_grpc.add_GroupServiceServicer_to_server(FalseManager(opening, then), server)  # type: ignore[abstract]
 
     async with serving(register) as served:
         client = ManagerClient("m0", over(served.channel), ISSUER)
         ended = await client.run_group(REQUEST, heard.append)
-    reason = Failure(FailureCode.UNREACHABLE, "manager m0: another process has taken its port")
-    assert ended == BrokenOff(reason, lost=True)
+    assert ended == BrokenOff(Failure(FailureCode.UNREACHABLE, f"manager m0: {why}"), lost=True)
     assert not heard
 
 

@@ -28,6 +28,7 @@ from fedgsp.messages import (
     TopServerMessage,
     Welcome,
 )
+from fedgsp.revocation import REASON
 from fedgsp.tickets import KEY_BYTES
 from fedgsp_node import server as node_server
 from tests.support.cluster import nodes, settings
@@ -101,13 +102,14 @@ SAID = (
 #: What a stranger says first, how it answers the question of the node, and how it ends.
 STRANGERS = [
     *((first, None, "silence") for first in range(len(SAID))),
+    (None, None, "revoked"),
     *((0, answered, ending) for answered in (None, b"", bytes(32)) for ending in ("silence", "end", "abort")),
 ]
 
 
 @pytest.mark.parametrize(("first", "answered", "ending"), STRANGERS[1:])
 async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(
-    first: int, answered: bytes | None, ending: str, monkeypatch: pytest.MonkeyPatch
+    first: int | None, answered: bytes | None, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user has taken the port, and says what a top server says, in any order."""
     monkeypatch.setattr(proofs, "_ENDING_S", 0.05)
@@ -118,12 +120,14 @@ async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(
         await anext(request)
         if answered is not None:
             yield Opening(((ANSWER, answered),))
-        for message in (*SAID[first:], *SAID[:first]):
+        for message in (*SAID[first:], *SAID[:first]) if first is not None else ():
             yield wire.encode(TopServerMessage(message)).SerializeToString()
         if ending == "silence":
             await asyncio.Event().wait()
         if ending == "abort":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+        if ending == "revoked":
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, REASON)
 
     handler = grpc.stream_stream_rpc_method_handler(join)
 
@@ -135,8 +139,11 @@ async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(
     async with serving(register) as served:
         with local_key.offered(served.address) as key:
             (settings,) = nodes([0])
-            with pytest.raises(PeerError, match=r"is not a server of this user|no top server at .* \(gone\)"):
-                await node_server.run(dataclasses.replace(settings, top_server=served.address, connect_timeout=10))
+            patience = 0.5 if ending == "revoked" else 10  # it is asked again
+            with pytest.raises(PeerError, match=r"is not a server of this user|no top server at .* for 0 s"):
+                await node_server.run(
+                    dataclasses.replace(settings, top_server=served.address, connect_timeout=patience)
+                )
     assert heard
     assert key not in heard[0]
 

@@ -34,6 +34,7 @@ from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.to_the_end import cancelled_elsewhere
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
+from fedgsp.within import within
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ FORGET_TIMEOUT_S = 10.0
 REVOKE_TIMEOUT_S = 5.0
 #: A manager that does not answer a question without work for so long is lost, in seconds; or for `--lost-after`.
 ANSWER_TIMEOUT_S = 5.0
+#: How long it may take to show that it is one of the run, in seconds. It does so at once, unless it was frozen.
+PROOF_TIMEOUT_S = 60.0
 #: Why a call is given up whose server does not know the keys of the run.
 TAKEN = "another process has taken its port"
 #: Failures of a transfer that do not show that its model is bad.
@@ -92,9 +95,10 @@ class ManagerClient:
             return self._broken_off(str(error), lost=True)
         question = secrets.token_hex(16)
         call = stub.RunGroup(wire.encode(request), metadata=(*self._leading, (QUESTION, question)))
+        known = False
         try:
             with cancelled_elsewhere():  # if the manager is discarded, its channel is closed
-                answered = await answer_of(call)
+                answered = await within(PROOF_TIMEOUT_S, answer_of(call))
                 known = self._is_proven(question, answered)
                 if answered is not None and not known:
                     return self._broken_off(TAKEN, lost=True)
@@ -107,9 +111,15 @@ class ManagerClient:
                     if isinstance(event.kind, GroupResult | Failure):
                         return event.kind
                     on_event(event)
+                if not known:
+                    return self._broken_off(TAKEN, lost=True)
                 return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
             return self._broken_off("the connection was closed", lost=not await self.answers())
+        except TimeoutError:
+            return self._broken_off(f"it did not show within {PROOF_TIMEOUT_S:.0f} s who it is", lost=True)
         except grpc.aio.AioRpcError as error:
+            if not known:  # anybody may say so
+                return self._broken_off(describe(error), lost=True)
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 return Failure(FailureCode.BAD_ORDER, f"manager {self._name}: {describe(error)}")
             # Every other code says something about this group alone, if the manager still answers.

@@ -50,7 +50,7 @@ async def save(
     best = config.keep_models == BEST and progress.best.round == number
     names = [f"round-{number:04d}", *([_BEST] if best else []), *([_FINAL] if last else [])]
     stays = last or best or config.keep_models == ALL
-    collected = await _collect(context, progress, number, by_model) if stays else {}
+    collected = await _collect(context, progress, number, by_model, last) if stays else {}
     files: dict[Held, Path] = {}
     written: set[Path] = set()
     whole: dict[str, Path] = {}
@@ -91,9 +91,12 @@ def _prune(folder: Path, pattern: str, newest: Collection[Path]) -> None:
 
 
 async def _collect(
-    context: RunContext, progress: Progress, number: int, models: Iterable[Held]
+    context: RunContext, progress: Progress, number: int, models: Iterable[Held], last: bool
 ) -> dict[Held, Weights]:
-    """The models that nodes hold for their clients; raises RunError if a node sends one that cannot be used."""
+    """The models that nodes hold for their clients.
+
+    Raises RunError if one cannot be used after the last round; before, the run goes on without the file of that model.
+    """
     by_client = {held.client: held for held in models if held.client is not None}
     if not by_client:
         return {}
@@ -101,9 +104,12 @@ async def _collect(
     outcome = await survey(context, progress, number, task)
     found = {}
     for client, weights in outcome.models.items():
-        if isinstance(weights, Failure):
+        if not isinstance(weights, Failure):
+            found[by_client[client]] = weights
+        elif last:
             raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
-        found[by_client[client]] = weights
+        else:
+            context.journal.record(ModelNotSaved(client=client, reason=str(weights)))
     for skipped in outcome.skipped:
         context.journal.record(ModelNotSaved(client=skipped.client, reason=str(skipped.failure)))
     return found

@@ -95,6 +95,26 @@ async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_a_model_that_cannot_be_taken_ends_the_run_after_its_last_round_only(
+    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, merge="none", rounds=rounds, keep_models="all") as surveys:
+        play, lost = surveys.stage, Failure(FailureCode.UNREACHABLE, "its manager is gone")
+        await play.take(1, play.alone({client: ModelRef(f"run/1/0/alone/{client}.0") for client in (0, 1)}))
+        surveys.answers["collect"] = lambda task: surveys.outcome(task, models=dict.fromkeys(task.clients, lost))
+        if rounds == 1:
+            with pytest.raises(
+                RunError, match="the model of client 0 cannot be saved: unreachable: its manager is gone"
+            ):
+                await saved_after(play, tmp_path, 1)
+        else:
+            await saved_after(play, tmp_path, 1)
+            assert saved(tmp_path) == {}
+            told = play.journal.of_kind("model_not_saved")
+            assert [(event["client"], event["reason"]) for event in told] == [(0, str(lost)), (1, str(lost))]
+
+
 async def test_the_last_models_of_the_shorter_run_are_replaced_where_a_run_was_extended(tmp_path: Path) -> None:
     async with stage("none", rounds=1, keep_models="all") as play:
         for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
