@@ -100,6 +100,7 @@ async def failed(run: Process) -> str:
     return run.errors
 
 
+@pytest.mark.slow
 async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_time(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

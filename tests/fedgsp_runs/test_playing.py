@@ -103,6 +103,7 @@ async def test_all_processes_end_with_the_script_and_the_run_can_be_resumed(
     assert found.task.num_clients == 4  # the class of the script is in a module of the directory
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def below(folder: Path, name: str) -> set[Path]:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", [pytest.param(True, marks=pytest.mark.slow), False])
 async def test_a_start_that_the_top_server_refuses_leaves_nothing_and_names_no_record(
     there: bool, tmp_path: Path, script: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
