@@ -103,7 +103,16 @@ class Question:
         """The ticket of the call: it carries the question, and shows that the client knows the key, too."""
         return issue(self.key, Ticket(verb, self.text, reader))
 
+    def is_answer(self, shown: bytes) -> bool:
+        """Whether the server has shown that it knows the key."""
+        return hmac.compare_digest(proof(self.key, self.text), shown)
+
+    @property
+    def stranger(self) -> PeerError:
+        """The error for a server that has not shown it."""
+        return PeerError(f"the process at {self.address} is not a server of this user", REMEDY)
+
     def check(self, shown: bytes) -> None:
         """Raises PeerError unless the server has shown that it knows the key."""
-        if not hmac.compare_digest(proof(self.key, self.text), shown):
-            raise PeerError(f"the process at {self.address} is not a server of this user", REMEDY)
+        if not self.is_answer(shown):
+            raise self.stranger

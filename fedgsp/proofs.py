@@ -1,5 +1,7 @@
 """Whether the server of a call is the process that the caller means; see `fedgsp.tickets` for what it answers."""
 
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fedgsp.access import ANSWER
@@ -9,16 +11,21 @@ from fedgsp.within import within
 _ENDING_S = 1.0
 
 
-async def answer_of(call: Any) -> bytes | None:
-    """What the server of a call answers to the question in its metadata; empty if it answers nothing.
+class UnprovenError(Exception):
+    """The server of a call has not shown who it is. Nothing that it says counts."""
 
-    None: the call has ended, and whoever reads it learns why.
+
+async def prove(call: Any, messages: AsyncIterator[Any], is_answer: Callable[[bytes], bool]) -> None:
+    """Waits until the server of a call has answered the question in its metadata. Call it before the first message.
+
+    Raises UnprovenError if the answer is wrong or missing, and AioRpcError with the reason if the call was refused.
     """
     said = dict(await call.initial_metadata() or ())
-    if ANSWER in said:
-        return bytes(said[ANSWER])
-    try:
-        await within(_ENDING_S, call.code())
-    except TimeoutError:
-        return b""
-    return None
+    if is_answer(bytes(said.get(ANSWER, b""))):
+        return
+    if ANSWER not in said:
+        with contextlib.suppress(TimeoutError):
+            await within(_ENDING_S, call.code())
+            async for _ in messages:  # raises the reason for which the call has ended
+                pass
+    raise UnprovenError

@@ -111,8 +111,8 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
 def path_to_ca(own: bytes, others: bytes, ca: bytes) -> bytes:
     """A certificate with those between it and the CA, all in PEM, as they were when they were last valid together.
 
-    `others` are what the caller has sent beside it: those between, and perhaps any others, which say nothing of the
-    caller. Without them its receipts depend on no certificate that it has made up, and the record has none of them.
+    The caller has sent `others` beside its own: those between, and perhaps unrelated ones. The unrelated ones are left
+    out, so that neither its receipts nor the record depend on certificates that it has made up.
 
     Raises ValueError, with the reason, if there is no such path, or if it has more than `MOST_PATH_BYTES`.
     """

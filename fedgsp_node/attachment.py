@@ -32,7 +32,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_calls import upload
-from fedgsp.proofs import answer_of
+from fedgsp.proofs import UnprovenError, prove
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2
@@ -165,16 +165,13 @@ class Attachment:
         progress = asyncio.create_task(self._report_progress())
         progress.add_done_callback(_note_end)
         try:
-            answered = await within(ANSWER_TIMEOUT_S, answer_of(call)) if self._must_answer else None
-            known = not self._must_answer or self._is_manager(question, answered)
-            if answered is not None and not known:
-                return self._taken()
-            if known:
-                is_manager.set_result(True)
-                self._connected.set()
-            async for proto in call:
-                if not known:
-                    return self._taken()
+            messages = aiter(call)
+            if self._must_answer:
+                is_answer = functools.partial(self._door.is_proven, self._attached.manager, question)
+                await within(ANSWER_TIMEOUT_S, prove(call, messages, is_answer))
+            is_manager.set_result(True)
+            self._connected.set()
+            async for proto in messages:
                 self.reached = True
                 if isinstance(proto, Unreadable):
                     self.reached = False
@@ -184,7 +181,9 @@ class Attachment:
                     self.reached = False
                     return False, flaw
                 self._take(order)
-            return (True, "the manager closed the stream") if known else self._taken()
+            return True, "the manager closed the stream"
+        except UnprovenError:
+            return False, TAKEN
         except TimeoutError:
             return False, f"it did not show within {ANSWER_TIMEOUT_S:.0f} s that it is the manager"
         except grpc.aio.AioRpcError as error:
@@ -214,13 +213,6 @@ class Attachment:
             yield report
             if not await asyncio.shield(is_manager):
                 return
-
-    def _taken(self) -> tuple[bool, str]:
-        self.reached = False
-        return False, TAKEN
-
-    def _is_manager(self, question: str, answered: bytes | None) -> bool:
-        return self._door.is_proven(self._attached.manager, question, answered or b"")
 
     def _flaw(self, order: Order) -> str:
         """Why a manager is left: what it sends would fill the memory of this node. Empty if nothing is wrong."""

@@ -36,7 +36,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.proofs import answer_of
+from fedgsp.proofs import UnprovenError, prove
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.seldom import SeldomLog
@@ -358,16 +358,12 @@ class _Node:
         Raises PeerError if this node has never joined a run: then a wrong user or port is likelier than a stranger.
         Raises AioRpcError if the call was refused.
         """
-        answered = await within(self._settings.connect_timeout, answer_of(call))
         try:
-            if answered is None:  # the call has ended: what it says in its last messages does not count
-                async for _ in messages:
-                    pass
-            question.check(answered or b"")
-        except PeerError as error:
+            await within(self._settings.connect_timeout, prove(call, messages, question.is_answer))
+        except UnprovenError:
             if self._run_id:
-                return error.what
-            raise
+                return question.stranger.what
+            raise question.stranger from None
         return ""
 
     def _question(self) -> local_key.Question | None:

@@ -25,7 +25,7 @@ class Comings:
         self._minute = -1
 
     def refused(self, line: str) -> None:
-        """A caller is refused; whoever it is, it can name any node."""
+        """Logs a refusal. These lines are not counted by node: a refused caller can give the name of any node."""
         self._refused.line(line)
 
     def why_not(self, node: str) -> str:

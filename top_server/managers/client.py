@@ -1,10 +1,11 @@
 """What the top server asks a group manager."""
 
 import dataclasses
+import functools
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 import grpc
@@ -28,7 +29,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.model_calls import fetch
-from fedgsp.proofs import answer_of
+from fedgsp.proofs import UnprovenError, prove
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.to_the_end import cancelled_elsewhere
@@ -95,31 +96,21 @@ class ManagerClient:
             return self._broken_off(str(error), lost=True)
         question = secrets.token_hex(16)
         call = stub.RunGroup(wire.encode(request), metadata=(*self._leading, (QUESTION, question)))
-        known = False
         try:
             with cancelled_elsewhere():  # if the manager is discarded, its channel is closed
-                answered = await within(PROOF_TIMEOUT_S, answer_of(call))
-                known = self._is_proven(question, answered)
-                if answered is not None and not known:
-                    return self._broken_off(TAKEN, lost=True)
-                async for proto in call:
-                    if not known:
-                        return self._broken_off(TAKEN, lost=True)
+                messages = aiter(call)
+                if unproven := await self._unproven(call, messages, question):
+                    return unproven
+                async for proto in messages:
                     if proto is None:  # so gRPC says that it cannot be read
                         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
                     event = wire.decode(GroupEvent, proto)
                     if isinstance(event.kind, GroupResult | Failure):
                         return event.kind
                     on_event(event)
-                if not known:
-                    return self._broken_off(TAKEN, lost=True)
                 return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
             return self._broken_off("the connection was closed", lost=not await self.answers())
-        except TimeoutError:
-            return self._broken_off(f"it did not show within {PROOF_TIMEOUT_S:.0f} s who it is", lost=True)
         except grpc.aio.AioRpcError as error:
-            if not known:  # anybody may say so
-                return self._broken_off(describe(error), lost=True)
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 return Failure(FailureCode.BAD_ORDER, f"manager {self._name}: {describe(error)}")
             # Every other code says something about this group alone, if the manager still answers.
@@ -128,8 +119,19 @@ class ManagerClient:
         finally:
             call.cancel()
 
-    def _is_proven(self, question: str, shown: bytes | None) -> bool:
-        return hmac.compare_digest(self._issuer.answer(TOP_SERVER, self._name, question), shown or b"")
+    async def _unproven(self, call: Any, messages: AsyncIterator[Any], question: str) -> BrokenOff | None:
+        """Why the process at the address does not count as the manager, whatever it says; None if it is."""
+        right = self._issuer.answer(TOP_SERVER, self._name, question)
+        try:
+            await within(PROOF_TIMEOUT_S, prove(call, messages, functools.partial(hmac.compare_digest, right)))
+            return None
+        except UnprovenError:
+            why = TAKEN
+        except TimeoutError:
+            why = f"it did not show within {PROOF_TIMEOUT_S:.0f} s who it is"
+        except grpc.aio.AioRpcError as error:  # anybody may refuse
+            why = describe(error)
+        return self._broken_off(why, lost=True)
 
     def _broken_off(self, why: str, lost: bool) -> BrokenOff:
         return BrokenOff(Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {why}"), lost)
