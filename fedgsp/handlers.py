@@ -17,7 +17,10 @@ Visit = Callable[[Any, grpc.aio.ServicerContext], AbstractAsyncContextManager[An
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Metadata before the first answer. A method that yields its answers may yield it first."""
+    """Metadata before the first answer. A method that yields its answers may yield it first.
+
+    It is sent with the status again: of a call that is refused at once, the caller may see the status only.
+    """
 
     metadata: tuple[tuple[str, str | bytes], ...] = ()
 
@@ -65,6 +68,7 @@ async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:
         async for answer in found:
             if not begun:
                 opening = answer if isinstance(answer, Opening) else Opening()
+                context.set_trailing_metadata(opening.metadata)
                 # By itself and to its end: gRPC sends no status to a call that is cancelled while this is on its way.
                 await asyncio.shield(looked_at(context.send_initial_metadata(opening.metadata)))
                 begun = True
