@@ -35,7 +35,7 @@ class Answers:
         self._signs = self._signs or asyncio.create_task(self._give_signs(), name="give signs of life")
 
     async def receipt(self, base: int | None) -> None:
-        """Confirms a chunk, chooses a base, or refuses (None) a window or a code."""
+        """Confirms a chunk, chooses a base, or refuses (None) a pipe or a code."""
         await self._say(chunks.receipt(base))
 
     def close(self) -> None:

@@ -25,14 +25,7 @@ class Digest:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InWindow:
-    """The next `size` bytes of the buffer are in the next slot of the window that the header named."""
-
-    size: int
-
-
-Part = ModelHeader | memoryview | InWindow | Digest
+Part = ModelHeader | memoryview | Digest
 
 
 def header(value: ModelHeader) -> bytes:
@@ -43,11 +36,6 @@ def header(value: ModelHeader) -> bytes:
 def data(content: memoryview) -> bytes:
     """A chunk with bytes of the buffer, which are copied once."""
     return b"".join((_DATA, _varint(len(content)), content))
-
-
-def in_window(size: int) -> bytes:
-    """A chunk that says that `size` bytes of the buffer are in a window."""
-    return model_pb2.Chunk(in_window=size).SerializeToString()
 
 
 def digest(value: bytes) -> bytes:
@@ -85,8 +73,6 @@ def read(message: bytes) -> Part:
             return wire.decode(ModelHeader, chunk.header)
         case "digest":
             return Digest(chunk.digest)
-        case "in_window":
-            return InWindow(chunk.in_window)
     return memoryview(chunk.data)
 
 

@@ -1,12 +1,13 @@
 """The calls that move weights: to fetch a model from its holder, and to upload it to the process that asked for it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 
-from fedgsp import chunks, model_streams
+from fedgsp import chunks, stalls
 from fedgsp.access import shown
 from fedgsp.answers import Answers
 from fedgsp.bases import Bases
@@ -15,11 +16,11 @@ from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.pacing import Pace, Way
+from fedgsp.pipes import is_here, machine
 from fedgsp.spill import Room
 from fedgsp.to_the_end import looked_at
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, require
-from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
@@ -70,7 +71,7 @@ async def fetch(
             lambda _: expected,
             max_bytes,
             comes,
-            None if promised else model_streams.CHUNK_TIMEOUT_S,
+            None if promised else stalls.CHUNK_TIMEOUT_S,
             answers.receipt,
             on_chunk,
             make_room,
@@ -158,7 +159,7 @@ async def upload(
         return chunks.said(said)
 
     async def end() -> None:
-        limit_s = model_streams.CHUNK_TIMEOUT_S
+        limit_s = stalls.CHUNK_TIMEOUT_S
         try:
             async with asyncio.timeout(limit_s):
                 too_many = await answer()
@@ -167,14 +168,15 @@ async def upload(
             raise WeightsError(FailureCode.UNREACHABLE, why) from None
         require(too_many is None, FailureCode.BAD_STREAM, f"{what}: its receiver sent one receipt too many")
 
-    pace = Pace(way or Way(), receipt, model_streams.CHUNK_TIMEOUT_S)
+    pace = Pace(way or Way(), receipt, stalls.CHUNK_TIMEOUT_S)
     try:
         async with pace:
             write = _write_first
-            async for message in chunks_of(model_id, weights, pace, is_here(receiver), bases):
-                await write(call, message)
-                write = _write
-                on_chunk()
+            messages = chunks_of(model_id, weights, pace, is_here(receiver), bases, on_chunk)
+            async with contextlib.aclosing(messages):
+                async for message in messages:
+                    await write(call, message)
+                    write = _write
             await call.done_writing()
             await pace.settled()
         await end()

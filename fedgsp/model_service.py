@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc.aio
 
-from fedgsp import chunks, model_streams
+from fedgsp import chunks, stalls
 from fedgsp.access import Caller, caller
 from fedgsp.addresses import is_near
 from fedgsp.answers import Answers
@@ -22,11 +22,11 @@ from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import TensorsOf, chunks_of, received
 from fedgsp.names import is_text
 from fedgsp.pacing import Pace, Ways
+from fedgsp.pipes import is_here
 from fedgsp.seldom import SeldomLog
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import WeightsError, require
-from fedgsp.windows import is_here
 
 #: Time in which a reader must take each chunk of a model that this process still holds, in seconds. Once the model is
 #: released, so much time is left for all the rest: a reader must not keep a model in memory that nobody needs.
@@ -121,13 +121,19 @@ class ModelServicer:
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
             way = self._ways.to(peer_of(context), is_near(host_of(context.peer())))
-            pace = Pace(way, receipt, model_streams.CHUNK_TIMEOUT_S)
+            pace = Pace(way, receipt, stalls.CHUNK_TIMEOUT_S)
             try:
                 async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
-                    async for chunk in chunks_of(model_id, weights, pace, is_here(request.machine), self._bases):
+
+                    def taken(limit: asyncio.Timeout = limit) -> None:
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
-                        yield chunk
+
+                    here = is_here(request.machine)
+                    messages = chunks_of(model_id, weights, pace, here, self._bases, taken)
+                    async with contextlib.aclosing(messages):
+                        async for message in messages:
+                            yield message
                     # Now, because the reader goes as soon as it has the model.
                     self._served(model_id, caller(), weights.buffer.nbytes)
                     with contextlib.suppress(WeightsError):  # a reader that has everything need not confirm it
@@ -181,7 +187,7 @@ class ModelServicer:
                     self._tensors_of,
                     self._max_bytes(),
                     accepted,
-                    model_streams.CHUNK_TIMEOUT_S,
+                    stalls.CHUNK_TIMEOUT_S,
                     answers.receipt,
                     still_wanted,
                     self._make_room,

@@ -1,21 +1,22 @@
 """A model as a stream of messages: sending it, and receiving it with all checks.
 
 gRPC gets the messages as bytes (see `chunks`). Between processes of one machine, the bytes of the model pass through
-shared memory, and messages only announce them (see `windows`). Over slow links, the bytes may be coded against a model
-that both ends have (see `coding` and `bases`).
+a pipe, and messages only offer it (see `piped`). Over slow links, the bytes may be coded against a model that both
+ends have (see `coding` and `bases`).
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
-from fedgsp import chunks, coding, coding_ahead, windows
+from fedgsp import chunks, coding, coding_ahead, pipes, stalls
 from fedgsp.bases import Bases, Offer
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Plain, encoded
 from fedgsp.landing import Landing
@@ -23,11 +24,12 @@ from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
-from fedgsp.pacing import Pace, Receipt
+from fedgsp.pacing import Pace
+from fedgsp.piped import PIECE_BYTES, Piped, put_all
 from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go
+from fedgsp.stalls import in_time
 from fedgsp.weights import (
-    MEMORY,
     RAW,
     Came,
     Finiteness,
@@ -37,14 +39,9 @@ from fedgsp.weights import (
     require,
     total_bytes,
 )
-from fedgsp.windows import Window
 
 logger = logging.getLogger(__name__)
 
-#: A receiver works on the bytes in pieces that fit into the processor's cache.
-PIECE_BYTES = 512 * 1024
-#: Longest pause between two chunks of a stream, in seconds.
-CHUNK_TIMEOUT_S = 30.0
 #: A header with more tensors is checked in another thread.
 TENSORS_AT_ONCE = 256
 #: Largest number of tensors in a header; more would not fit into its message.
@@ -58,46 +55,51 @@ SendReceipt = Callable[[int | None], Awaitable[None]]
 
 
 async def chunks_of(
-    model_id: str, weights: Weights, pace: Pace, here: bool, bases: Bases | None = None
-) -> AsyncIterator[bytes]:
+    model_id: str,
+    weights: Weights,
+    pace: Pace,
+    here: bool,
+    bases: Bases | None = None,
+    on_chunk: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[bytes, None]:
     """The messages that carry a model to one receiver: a header, then the weights in chunks, at its `pace`.
 
-    If the receiver is `here`, on this machine, a large model is offered through a window (shared memory), and its
-    chunks say only which part of the window to read. If it is not, the model may be offered in code, against one of
-    `bases`. Raises WeightsError if the receiver does not confirm a chunk.
+    If the receiver is `here`, on this machine, a large model is offered through a pipe. If it is not, the model may be
+    offered in code, against one of `bases`. `on_chunk` is called while the model goes. Raises WeightsError if the
+    receiver does not confirm what came.
     """
-    encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
-    window = windows.lend() if here and ref.size >= windows.LEAST_BYTES else None
+    ref, what = ModelRef(model_id, weights.buffer.nbytes), f"model {model_id!r}"
     offer = Offer() if here or bases is None else await bases.offer(model_id, weights, pace.way)
-    yield chunks.header(
-        ModelHeader(
-            ref,
-            weights.tensors,
-            encoding,
-            window.name if window else "",
-            paced=True,
-            coding=coding.CODING if offer.coded else "",
-            bases=tuple(base.digest for base in offer.bases),
-            remember=offer.remember,
+    with contextlib.ExitStack() as at_the_end:
+        outlet = pipes.offer() if here and ref.size >= pipes.LEAST_BYTES else None
+        if outlet is not None:
+            at_the_end.callback(outlet.close)
+        yield chunks.header(
+            ModelHeader(
+                ref,
+                weights.tensors,
+                BFLOAT16 if weights.bfloat16 else "",
+                outlet.name if outlet else "",
+                paced=True,
+                coding=coding.CODING if offer.coded else "",
+                bases=tuple(base.digest for base in offer.bases),
+                remember=offer.remember,
+            )
         )
-    )
-    # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
-    digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
-    stream = encoded(weights, PIECE_BYTES if window else pace.most_chunk)
-    what = f"model {model_id!r}"
-    answer = await _in_time(pace.receipt(), what) if window is not None or offer.coded else None
-    if window is not None and answer is not None:
-        async for message in _through(window, stream, pace.receipt, what):
-            yield message
-    elif offer.coded and answer is not None and bases is not None:
-        async for message in _coded(weights, offer, answer, bases, pace, what):
-            yield message
-    else:
-        if window is not None:
-            windows.give_back(window)  # the receiver could not open it
-        for block in stream:
-            async for message in _paced(block, pace):
+        # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
+        digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
+        answer = await in_time(pace.receipt(), f"receipt of {what}") if outlet is not None or offer.coded else None
+        if outlet is not None and answer is not None:
+            await put_all(outlet, weights, pace.receipt, what, on_chunk)
+        elif offer.coded and answer is not None and bases is not None:
+            async for message in _coded(weights, offer, answer, bases, pace, what):
                 yield message
+                on_chunk()
+        else:
+            for block in encoded(weights, pace.most_chunk):
+                async for message in _paced(block, pace):
+                    yield message
+                    on_chunk()
     value = await digest if digest is not None else weights.digest
     if offer.remember and bases is not None:
         await bases.remember(weights)
@@ -128,51 +130,6 @@ async def _coded(
         async for frame in frames:
             async for message in _paced(memoryview(frame), pace):
                 yield message
-
-
-async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt, what: str) -> AsyncIterator[bytes]:
-    """Copy a stream into a window, slot by slot as slots become free, and give the window back at the end.
-
-    If the transfer ends early, the window is dropped, because the receiver may still read it.
-    """
-    unread = 0
-
-    async def one_is_read() -> None:
-        nonlocal unread
-        require(
-            await _in_time(receipt(), what) is not None,
-            FailureCode.BAD_STREAM,
-            f"{what}: its receiver refused a window that it had opened",
-        )
-        unread -= 1
-
-    number = filled = 0
-    for chunk in stream:
-        done = 0
-        while done < len(chunk):
-            if not filled and unread == windows.SLOTS:
-                await one_is_read()
-            part = chunk[done : done + windows.SLOT_BYTES - filled]
-            window.slot(number)[filled : filled + len(part)] = part
-            done += len(part)
-            filled += len(part)
-            if filled == windows.SLOT_BYTES:
-                yield chunks.in_window(filled)
-                number, unread, filled = number + 1, unread + 1, 0
-    if filled:
-        yield chunks.in_window(filled)
-        unread += 1
-    while unread:
-        await one_is_read()
-    windows.give_back(window)
-
-
-@dataclass(slots=True)
-class _Trip:
-    """The way that a model took here."""
-
-    travelled: int = 0  # bytes over a connection
-    in_memory: bool = False
 
 
 async def received(
@@ -210,29 +167,40 @@ async def received(
         make_room, bases = landing.room, None  # bytes that are gone can be no base
     made = functools.partial(_empty, what, header, ref.size, make_room)
     weights, finiteness = await asyncio.to_thread(made) if many else made()
-    filling = await _filling(header, what, weights, bases, send_receipt)
-    hasher, trip = blake3(), _Trip()
+    filling, travelled, hasher = await _filling(header, what, weights, bases, send_receipt), 0, blake3()
 
-    def take(part: memoryview) -> None:
-        try:
-            for came in filling.put(part):
-                hasher.update(came.data)  # while the bytes are in the processor's cache
-                finiteness.filled_to(filling.filled)
-                let_go(came)
-        except OSError as error:
-            raise WeightsError(FailureCode.NO_ROOM, f"{what}: no disk for its bytes: {error.strerror}") from None
+    def came(part: NDArray[np.uint8]) -> None:
+        hasher.update(part.data)  # while the bytes are in the processor's cache
+        finiteness.filled_to(filling.filled)
+        let_go(part)
 
-    async for part in _content(stream, header, what, send_receipt, trip):
-        if isinstance(part, chunks.Digest):
-            weights.known_digest = part.value
-            continue
-        if filling.coding == RAW:
-            take(part)
-        else:
-            await asyncio.to_thread(take, part)  # decoding takes milliseconds
+    def take(chunk: memoryview) -> None:
+        with _disk_for(what):
+            for part in filling.put(chunk):
+                came(part)
+
+    async def go_on() -> None:
         on_chunk()
         if landing is not None:
             await landing.filled_to(filling.filled)
+
+    async def came_through(part: NDArray[np.uint8]) -> None:
+        came(part)
+        await go_on()
+
+    if isinstance(filling, Piped):
+        with _disk_for(what):
+            await filling.take_all(lambda: send_receipt(0), came_through)
+    async for chunk in _content(stream, header, what, send_receipt):
+        if isinstance(chunk, chunks.Digest):
+            weights.known_digest = chunk.value
+            continue
+        travelled += len(chunk)
+        if filling.coding == RAW:
+            take(chunk)
+        else:
+            await asyncio.to_thread(take, chunk)  # decoding takes milliseconds
+        await go_on()
     require(weights.known_digest is not None, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}, and no digest")
     require(filling.complete, FailureCode.CUT_SHORT, f"{what}: {filling.so_far}")
     require(
@@ -242,7 +210,7 @@ async def received(
     )
     finiteness.check(gone=landing is not None)
     await asyncio.to_thread(check_state, weights) if many else check_state(weights)
-    weights.came = Came(trip.travelled, MEMORY if trip.in_memory else filling.coding)
+    weights.came = Came(travelled, filling.coding)
     if header.remember and bases is not None and bases.takes_codes:
         await bases.remember(weights)
     return ref, weights
@@ -257,51 +225,51 @@ def _empty(what: str, header: ModelHeader, size: int, make_room: Room) -> tuple[
     return weights, Finiteness(weights)
 
 
+@contextlib.contextmanager
+def _disk_for(what: str) -> Iterator[None]:
+    """Raises WeightsError in place of the OSError of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise WeightsError(FailureCode.NO_ROOM, f"{what}: no disk for its bytes: {error.strerror}") from None
+
+
 async def _filling(
     header: ModelHeader, what: str, weights: Weights, bases: Bases | None, send_receipt: SendReceipt
-) -> Plain | coding.Decoder:
-    """What fills the weights from the bytes of a stream. If the sender offers a code, it is answered."""
+) -> Plain | Piped | coding.Decoder:
+    """What fills the weights from the bytes of a stream. If the sender offers a code, it is answered.
+
+    If the sender offers a pipe that cannot be opened, it is told so, and the bytes come in messages.
+    """
+    if header.pipe:
+        try:
+            return Piped(what, weights, pipes.opened(header.pipe))
+        except OSError as error:
+            logger.info("%s: no pipe: %s", what, error)
     if header.coding and bases is not None and bases.takes_codes:
         number = await bases.chosen(header.ref.id if header.ref else "", weights, header.bases)
         base = bases.used(header.bases[number - 1]) if number else None
-        await _in_time(send_receipt(number), what)
+        await in_time(send_receipt(number), f"receipt of {what}")
         return coding.Decoder(what, weights, base)
-    if header.coding:
-        await _in_time(send_receipt(None), what)
+    if header.pipe or header.coding:
+        await in_time(send_receipt(None), f"receipt of {what}")
     return Plain(what, weights)
 
 
 async def _content(
-    stream: AsyncIterator[bytes], header: ModelHeader, what: str, send_receipt: SendReceipt, trip: _Trip
+    stream: AsyncIterator[bytes], header: ModelHeader, what: str, send_receipt: SendReceipt
 ) -> AsyncIterator[memoryview | chunks.Digest]:
     """What follows a header: bytes, to be read before the next are asked for, and in the end their digest, if it came.
 
-    The bytes come through the window that the header offers. If there is none, or it cannot be opened, they come in
-    the messages, and each message is confirmed if the sender is paced.
+    Each message with bytes is confirmed if the sender is paced.
     """
-    window, number = None, 0
-    if header.window:
-        try:
-            window = windows.opened(header.window)
-        except OSError as error:
-            logger.info("%s: no window: %s", what, error)
-        await _in_time(send_receipt(None if window is None else 0), what)
-    while (part := await _next(stream, what, CHUNK_TIMEOUT_S)) is not None:
+    while (part := await _next(stream, what, stalls.CHUNK_TIMEOUT_S)) is not None:
         match part:
-            case chunks.InWindow(size):
-                if window is None or not 0 < size <= windows.SLOT_BYTES:
-                    why = f"{size} bytes cannot be in a slot" if window else "no window is open"
-                    raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {why}")
-                for piece in _pieces(window.slot(number)[:size]):
-                    yield piece
-                number, trip.in_memory = number + 1, True
-                await _in_time(send_receipt(0), what)
             case memoryview() if part:
-                trip.travelled += len(part)
                 for piece in _pieces(part):
                     yield piece
                 if header.paced:
-                    await _in_time(send_receipt(0), what)
+                    await in_time(send_receipt(0), f"receipt of {what}")
             case chunks.Digest():
                 yield part
                 return
@@ -334,7 +302,7 @@ def _check_header(
         f"{what} has the unknown coding {header.coding[:40]!r}",
     )
     require(
-        not (header.coding and header.window), FailureCode.BAD_STREAM, f"{what} is offered in code and in a window"
+        not (header.coding and header.pipe), FailureCode.BAD_STREAM, f"{what} is offered in code and through a pipe"
     )
 
 
@@ -349,11 +317,3 @@ async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None
         raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None
     except ValueError as error:
         raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
-
-
-async def _in_time(answer: Awaitable[T], what: str) -> T:
-    try:
-        async with asyncio.timeout(CHUNK_TIMEOUT_S):
-            return await answer
-    except TimeoutError:
-        raise WeightsError(FailureCode.STALLED, f"no receipt of {what} for {CHUNK_TIMEOUT_S:.0f} s") from None

@@ -88,7 +88,7 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
     return total
 
 
-#: How weights came: their bytes as they are, coded against a base, coded without a base, or through shared memory.
+#: How weights came: their bytes as they are, coded against a base, coded without a base, or through a pipe.
 RAW, CODED, PACKED, MEMORY = CODINGS = ("raw", "coded", "packed", "memory")
 
 
@@ -204,8 +204,16 @@ def _sound(piece: NDArray[Any]) -> bool:
     return bool(np.isfinite(piece).all() if is_float(piece.dtype) else (piece.view(np.uint8) <= 1).all())
 
 
+def _rounded(piece: NDArray[Any]) -> bool:
+    """Whether all values of a piece are bfloat16, if they are float32."""
+    return piece.dtype != np.float32 or not piece.view(np.uint16)[::2].any()
+
+
 class Finiteness:
-    """Checks that weights are finite while their buffer is filled, because new bytes are still in the cache."""
+    """Checks that weights are finite while their buffer is filled, because new bytes are still in the cache.
+
+    It also checks that weights that are said to be bfloat16 are.
+    """
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -224,7 +232,13 @@ class Finiteness:
             looked = start + max(0, min(end, stop) - start) // dtype.itemsize * dtype.itemsize
             if looked == start:
                 return
-            self._in_doubt = self._in_doubt or not _sound(self._weights.buffer[start:looked].view(dtype))
+            piece = self._weights.buffer[start:looked].view(dtype)
+            self._in_doubt = self._in_doubt or not _sound(piece)
+            require(
+                not self._weights.bfloat16 or _rounded(piece),
+                FailureCode.BAD_STREAM,
+                "it is said to hold bfloat16, and holds other values",
+            )
             self._ahead.popleft()
             if looked < stop:
                 self._ahead.appendleft((looked, stop, dtype))

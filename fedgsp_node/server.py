@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import torch
 
-from fedgsp import access, local_key, windows, wire
+from fedgsp import access, local_key, pipes, wire
 from fedgsp.access import shown
 from fedgsp.addresses import advertised, is_near, is_wildcard, split_address
 from fedgsp.bases import Bases
@@ -105,7 +105,7 @@ async def run(settings: NodeSettings) -> None:
     torch.set_num_threads(settings.threads)
     device = devices.device_of(settings.device)
     devices.prepare(device)
-    windows.choose(settings.hand_over)
+    pipes.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
     store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
     bases = Bases(settings.wire)

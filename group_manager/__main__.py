@@ -6,7 +6,7 @@ argparse and not typer: a manager has to be ready in a fraction of a second.
 import argparse
 import sys
 
-from fedgsp import logs, windows
+from fedgsp import logs, pipes
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
 from fedgsp.lifecycle import told
@@ -23,7 +23,7 @@ def main() -> int:
     add_to(parser, ManagerSettings)
     settings = ManagerSettings(**vars(parser.parse_args()))
     logs.configure()
-    windows.choose(settings.hand_over)
+    pipes.choose(settings.hand_over)
     try:
         check(settings, {})
         run_key = bytes.fromhex(told())

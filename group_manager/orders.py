@@ -31,11 +31,11 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
+from fedgsp.pipes import machine
 from fedgsp.programs import PROGRAMS
 from fedgsp.signing import fingerprint
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights
-from fedgsp.windows import machine
 from group_manager.deadline import need
 from group_manager.ledger import Ledger
 from group_manager.members import Members

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from fedgsp import memory, windows, wire
+from fedgsp import memory, wire
 from fedgsp.access import ANSWER, AccessControl, Caller, caller
 from fedgsp.addresses import advertised, is_near, split_address
 from fedgsp.awake import Awake
@@ -272,14 +272,14 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             self._groups.remove(group)
             group.close(result_id)
             await asyncio.gather(running, return_exceptions=True)
-            _give_back_memory()
+            memory.drop_spare()
 
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext
     ) -> group_pb2.ForgetResponse:
         """Forgets models that the top server has fetched."""
         self._store.release(wire.decode(Release, request).model_ids)
-        _give_back_memory()  # many managers may be idle at the same time
+        memory.drop_spare()  # many managers may be idle at the same time
         return group_pb2.ForgetResponse()
 
     async def Revoke(  # noqa: N802
@@ -317,11 +317,6 @@ async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
     events.put_nowait(GroupEvent(outcome))
-
-
-def _give_back_memory() -> None:
-    memory.drop_spare()
-    windows.drop_spare()
 
 
 @asynccontextmanager

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from fedgsp import windows
 from tests.support import forks
 from tests.support.processes import end_those_left
 
@@ -46,15 +45,6 @@ def _no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     left = end_those_left([process for pid in new for process in _ours(pid, mark)])
     if left:
         pytest.fail(f"processes left behind, now ended: {left}", pytrace=False)
-
-
-@pytest.fixture
-def no_window_spare() -> Iterator[None]:
-    """No window is kept for a next model, nor any left of calls that ended badly."""
-    windows.drop_spare()
-    gc.collect()
-    yield
-    windows.drop_spare()
 
 
 @pytest.fixture

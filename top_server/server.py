@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedgsp import on_nodes, windows
+from fedgsp import on_nodes, pipes
 from fedgsp.addresses import loopback, split_address
 from fedgsp.awake import Awake
 from fedgsp.channels import Channels
@@ -111,7 +111,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         directory.logs.mkdir(exist_ok=True)
         make_state(directory)  # before a local node makes a folder in it
     begin = time.monotonic()
-    windows.choose(config.hand_over)
+    pipes.choose(config.hand_over)
     scheme = choose(config)
     for phrase in ignored(config, scheme) if resumed is None else ():
         logger.warning(phrase)

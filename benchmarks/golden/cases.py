@@ -69,7 +69,7 @@ OWN_ALPHA: Options = {"alpha": "300"}
 GLOBAL: Options = {"scheme": "global"}
 OWN: Options = {"task": "golden_task:GoldenTask"}
 RAISES = own_task(fault="raises")
-#: A model of more than 1 MiB, which local processes hand over by shared memory, with a layer of factored gradients.
+#: A model of more than 1 MiB, which local processes hand over through a pipe, with a layer of factored gradients.
 LARGE = own_task(width="4096")
 JUMPS = own_task(fault="jumps")
 FEDCOLLAB: Options = {"scheme": "fedcollab"}

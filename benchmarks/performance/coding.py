@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.training import CharacterCnn
-from fedgsp import ClientData, Split, windows
+from fedgsp import ClientData, Split, pipes
 from fedgsp.access import AccessControl
 from fedgsp.bases import Bases
 from fedgsp.channels import Channels, start_server
@@ -102,7 +102,7 @@ def _base(models: list[Weights], which: str) -> Weights:
 
 async def hold(folder: Path, kind: str, which: str) -> None:
     """Serves the last model, and has a base."""
-    windows.choose("network")
+    pipes.choose("network")
     models, store, bases = read(folder, kind), ModelStore(), Bases(AUTO)
     store.put("model", models[-1])
     await bases.remember(_base(models, which))
@@ -127,7 +127,7 @@ def _process(*command: str) -> Iterator[int]:
 
 async def _fetched(port: int, repeats: int, models: list[Weights], which: str) -> tuple[list[float], int]:
     """Seconds of each transfer, and the bytes of the last."""
-    windows.choose("network")
+    pipes.choose("network")
     ticket, took, travelled = KEY.ticket(READER, Ticket(Verb.FETCH, "model", READER)), [], 0
     async with Channels(None, insecure=True) as channels:
         channel = await channels.to(f"{HOST}:{port}", READER, models=True)

@@ -3,7 +3,7 @@
 Seven processes pass a model on over loopback. Each sends it after it has received the whole model, so one sample is a
 sixth of the time from the first process to the last. FedGSP's hop is that of nodes: a process fetches the model in
 chunks, checks the digest and that values are finite, has tensors for training, and computes a digest before it sends,
-as after training. It is measured through shared memory, as on one machine, and through the network, as between
+as after training. It is measured through a pipe, as on one machine, and through the network, as between
 machines. The comparisons are raw TCP and a plain gRPC stream into a buffer, which check nothing. The hop with mutual
 TLS is compared with the network hop without TLS.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
-from fedgsp import lifecycle, windows
+from fedgsp import lifecycle, pipes
 from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, node
@@ -140,7 +140,7 @@ class _Open(AccessControl):
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes, through the network as between machines."""
-    windows.choose("network")
+    pipes.choose("network")
     await ours(index, parameters, tls)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LEAF_CNN
-from fedgsp import windows
+from fedgsp import pipes
 from fedgsp.access import AccessControl
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, Line, start_server
@@ -95,7 +95,7 @@ async def hold_bare(host: str) -> None:
 
 async def hold_ours(host: str, tls: Tls | None) -> None:
     """Serves the model as a node does, and takes uploads as a group manager does."""
-    windows.choose("network")
+    pipes.choose("network")
     store = ModelStore()
     model = _model()
     store.put("model", model)
@@ -158,7 +158,7 @@ async def read_bare(address: str, repeats: int) -> list[float]:
 
 async def read_ours(address: str, repeats: int, tls: Tls | None = None) -> list[float]:
     """Seconds of each fetch from `hold_ours`."""
-    windows.choose("network")
+    pipes.choose("network")
     ticket = KEY.ticket(READER, Ticket(Verb.FETCH, "model", READER))
     took = []
     async with Channels(tls, insecure=True) as channels:
@@ -173,7 +173,7 @@ async def read_ours(address: str, repeats: int, tls: Tls | None = None) -> list[
 
 async def upload_ours(address: str, repeats: int) -> list[float]:
     """Seconds of each upload to `hold_ours`."""
-    windows.choose("network")
+    pipes.choose("network")
     model, took = _model(), []
     async with Channels(insecure=True) as channels:
         line: Line = channels.line(address, READER)

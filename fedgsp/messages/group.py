@@ -252,5 +252,5 @@ class GroupResult:
     bytes_direct: int
     #: Bytes of weights that moved through the manager.
     bytes_relayed: int
-    #: Bytes that travelled over connections for these weights, after coding. Nothing travels through shared memory.
+    #: Bytes that travelled over connections for these weights, after coding. Nothing travels through a pipe.
     bytes_travelled: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PROTOCOL = 23
+PROTOCOL = 24
 #: Largest client id. Ids have to fit into int64 arrays.
 MOST_CLIENT = 2**63 - 1
 #: Most clients of a node. While the top server admits a node, for some tens of milliseconds at most, all others wait.

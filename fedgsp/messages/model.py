@@ -47,7 +47,7 @@ class Source:
     address: str = ""
     #: The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN.
     ticket: bytes = field(default=b"", repr=False)
-    #: In a report: the bytes that came from there over a connection, after coding; 0 through shared memory.
+    #: In a report: the bytes that came from there over a connection, after coding; 0 through a pipe.
     travelled: int = 0
     #: In a report: how they came: "raw", "coded" (against a base), "packed" (coded without a base) or "memory". Empty:
     #: no bytes were fetched for the order.
@@ -80,8 +80,8 @@ class ModelHeader:
     #: tensor (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the
     #: buffer's.
     encoding: str = ""
-    #: Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks.
-    window: str = ""
+    #: Name of a pipe through which the bytes can go; see `fedgsp.pipes`. Empty: the bytes come in chunks.
+    pipe: str = ""
     #: Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link
     #: carries.
     paced: bool = False

@@ -158,7 +158,7 @@ class SendUp:
     model_id: str
     #: The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it.
     earlier: bool = False
-    #: Identifies the manager's machine: a node on it may offer a window. Empty: offer none.
+    #: Identifies the manager's machine: a node on it may offer a pipe. Empty: offer none.
     machine: str = ""
     #: The ticket by which the node may upload the model.
     ticket: bytes = field(default=b"", repr=False)

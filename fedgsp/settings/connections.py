@@ -8,10 +8,10 @@ from fedgsp.cleartext import check_cleartext
 from fedgsp.errors import ConfigError
 from fedgsp.link_choice import WIRES
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
+from fedgsp.pipes import HAND_OVERS
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described, setting
 from fedgsp.tls import TlsFiles, tls_files
-from fedgsp.windows import HAND_OVERS
 
 CONNECTIONS = "Connections"
 
@@ -87,14 +87,14 @@ class PeerSettings(TlsSettings):
     )
     hand_over: str = setting(
         HAND_OVERS[0],
-        "how models pass between processes of one machine: through shared memory (auto), or always over the network",
+        "how models pass between processes of one machine: through a pipe (auto), or always over the network",
         choices=HAND_OVERS,
         panel=CONNECTIONS,
     )
     wire: str = setting(
         WIRES[0],
         "how models travel: coded without loss where a link is slower than the coding (auto), never coded (raw), or "
-        "always coded except through shared memory (coded)",
+        "always coded except through a pipe (coded)",
         choices=WIRES,
         may_change=True,
         panel=CONNECTIONS,

@@ -732,7 +732,7 @@ class GroupResult(_message.Message):
     bytes_relayed: _builtins.int
     """Bytes of weights that moved through the manager."""
     bytes_travelled: _builtins.int
-    """Bytes that travelled over connections for these weights, after coding. Nothing travels through shared memory."""
+    """Bytes that travelled over connections for these weights, after coding. Nothing travels through a pipe."""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef:
         """The group's model, held by the manager. The id is empty for programs that make no model."""

@@ -102,7 +102,7 @@ class Source(_message.Message):
     ticket: _builtins.bytes
     """The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN."""
     travelled: _builtins.int
-    """In a report: the bytes that came from there over a connection, after coding; 0 through shared memory."""
+    """In a report: the bytes that came from there over a connection, after coding; 0 through a pipe."""
     coding: _builtins.str
     """In a report: how they came: "raw", "coded" (against a base), "packed" (coded without a base) or "memory". Empty: no
     bytes were fetched for the order.
@@ -137,7 +137,7 @@ class FetchRequest(_message.Message):
     WATCH_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     machine: _builtins.str
-    """Identifies the reader's machine. A holder on the same machine may offer a window. Empty: offer none."""
+    """Identifies the reader's machine. A holder on the same machine may offer a pipe. Empty: offer none."""
     watch: _builtins.bool
     """Asks for no weights: the call ends when the model is there, or will not come. Over the connection for orders, it
     tells a reader on another machine that waits for a promised model whether the holder can still be reached.
@@ -162,7 +162,7 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):
-    """Answers a header that offers a window, and every chunk that was put into the window: its slot is then free again.
+    """Answers a header that offers a pipe, and tells that all bytes were taken from the pipe.
     Answers also a header that offers a code, and every chunk with bytes, if the header says that the sender is paced.
     From the header on, the receiver also gives a sign of life several times in a second, until the transfer ends.
     """
@@ -173,7 +173,7 @@ class Receipt(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     refused: _builtins.bool
-    """The receiver cannot open the window, or takes no code; the bytes have to come as `encoding` says."""
+    """The receiver cannot open the pipe, or takes no code; the bytes have to come as `encoding` says."""
     base: _builtins.int
     """Answers an offered code: the base that the receiver has, counted from 1 in `bases`. 0: it has none of them, and the
     bytes are coded without a base.
@@ -241,7 +241,7 @@ class ModelHeader(_message.Message):
     REF_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
-    WINDOW_FIELD_NUMBER: _builtins.int
+    PIPE_FIELD_NUMBER: _builtins.int
     PACED_FIELD_NUMBER: _builtins.int
     CODING_FIELD_NUMBER: _builtins.int
     BASES_FIELD_NUMBER: _builtins.int
@@ -250,8 +250,8 @@ class ModelHeader(_message.Message):
     """How the bytes are encoded. Empty: they are the buffer itself. "bfloat16": of every four bytes of a float32 tensor
     (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the buffer's.
     """
-    window: _builtins.str
-    """Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks."""
+    pipe: _builtins.str
+    """Name of a pipe through which the bytes can go; see `fedgsp.pipes`. Empty: the bytes come in chunks."""
     paced: _builtins.bool
     """Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link carries."""
     coding: _builtins.str
@@ -278,7 +278,7 @@ class ModelHeader(_message.Message):
         ref: Global___ModelRef | None = ...,
         tensors: _abc.Iterable[Global___TensorSpec] | None = ...,
         encoding: _builtins.str = ...,
-        window: _builtins.str = ...,
+        pipe: _builtins.str = ...,
         paced: _builtins.bool = ...,
         coding: _builtins.str = ...,
         bases: _abc.Iterable[_builtins.bytes] | None = ...,
@@ -286,7 +286,7 @@ class ModelHeader(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bases", b"bases", "coding", b"coding", "encoding", b"encoding", "paced", b"paced", "ref", b"ref", "remember", b"remember", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bases", b"bases", "coding", b"coding", "encoding", b"encoding", "paced", b"paced", "pipe", b"pipe", "ref", b"ref", "remember", b"remember", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -305,11 +305,8 @@ class Chunk(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
-    IN_WINDOW_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     digest: _builtins.bytes
-    in_window: _builtins.int
-    """Number of bytes that were put into the next slot of the window."""
     @_builtins.property
     def header(self) -> Global___ModelHeader: ...
     def __init__(
@@ -318,13 +315,12 @@ class Chunk(_message.Message):
         header: Global___ModelHeader | None = ...,
         data: _builtins.bytes = ...,
         digest: _builtins.bytes = ...,
-        in_window: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "in_window", b"in_window", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "in_window", b"in_window", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data", "digest", "in_window"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data", "digest"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 

@@ -455,7 +455,7 @@ class SendUp(_message.Message):
     earlier: _builtins.bool
     """The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it."""
     machine: _builtins.str
-    """Identifies the manager's machine: a node on it may offer a window. Empty: offer none."""
+    """Identifies the manager's machine: a node on it may offer a pipe. Empty: offer none."""
     ticket: _builtins.bytes
     """The ticket by which the node may upload the model."""
     def __init__(

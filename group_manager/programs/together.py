@@ -18,7 +18,7 @@ from fedgsp.weights import Weights, WeightsError, require, total_bytes
 from group_manager.group import Group
 from group_manager.programs.window import AHEAD_PER_NODE, MemberResult
 
-#: Most models at once: each has a window of shared memory, and stays at its node until all are folded.
+#: Most models at once: each has a pipe, and stays at its node until all are folded.
 MOST = 16
 #: Bytes that are folded at once, and bytes of a model that may come before those of the others.
 STEP_BYTES, AHEAD_BYTES = 2 << 20, 16 << 20

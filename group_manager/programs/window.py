@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
-from fedgsp import windows
+from fedgsp import pipes
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from group_manager.group import Group
 from group_manager.sessions import PendingOrder
@@ -50,7 +50,7 @@ async def train_all(
     The first results are held back until there are enough to judge them.
 
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
-    large enough for a shared-memory window (`fedgsp.windows`) are always asked for. With `accuracy`, nodes evaluate
+    large enough for a pipe (`fedgsp.pipes`) are always asked for. With `accuracy`, nodes evaluate
     each trained model on the samples that it was trained on. `ordered` is called for each order whose model
     does not come unasked.
     """
@@ -84,7 +84,7 @@ async def _trained(
     prefix = f"{request.run_id}/{request.round}/{request.group}/{request.program}"
     ahead = AHEAD_PER_NODE * len({member.node for member in request.members})
     most = request.max_model_bytes
-    bring = bring and most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
+    bring = bring and most < pipes.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, PendingOrder]] = deque()
     if request.attempt and group.program.aggregates and not retain:

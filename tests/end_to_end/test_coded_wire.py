@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from fedgsp import windows
+from fedgsp import pipes
 from tests.support.cluster import Finished, nodes, play, settings
 from tests.support.managers_here import managers_here
 
 
 @pytest.fixture(autouse=True)
 def _through_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_allowed", True)  # restored at the end: the runs choose
+    monkeypatch.setattr(pipes, "_allowed", True)  # restored at the end: the runs choose
 
 
 async def played(folder: Path, wire: str, peers: bool, **changes: Any) -> Finished:

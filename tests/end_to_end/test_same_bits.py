@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp import windows
+from fedgsp import pipes
 from fedgsp.model_calls import upload
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import attachment
@@ -87,29 +87,29 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
 async def test_models_through_memory_have_the_same_bits_as_through_sockets(
     tmp_path: Path, expected: list[State], relay: str, hand_over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent: list[Any] = []
+    offered: list[Any] = []
     receivers: set[str] = set()
-    made, sent = windows.lend, upload
+    made, sent = pipes.offer, upload
 
-    def lend() -> Any:
-        lent.append(made())
-        return lent[-1]
+    def offer() -> Any:
+        offered.append(made())
+        return offered[-1]
 
     async def noted(*arguments: Any) -> None:
         receivers.add(arguments[4])
         await sent(*arguments)
 
-    monkeypatch.setattr(windows, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets
-    monkeypatch.setattr(windows, "lend", lend)
+    monkeypatch.setattr(pipes, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets
+    monkeypatch.setattr(pipes, "offer", offer)
     monkeypatch.setattr(attachment, "upload", noted)
     hosts = [dataclasses.replace(node, hand_over=hand_over) for node in nodes("mixed up")]
     try:
         run = await play(settings(tmp_path, relay=relay, hand_over=hand_over), hosts)
     finally:
-        windows.choose("auto")
+        pipes.choose("auto")
     assert_same_bits(run.model(2), expected[1])
-    assert bool(lent) == (hand_over == "auto" and bool(windows.machine()))
-    assert receivers == {windows.machine() if hand_over == "auto" else ""}  # what the managers say of themselves
+    assert bool(offered) == (hand_over == "auto" and bool(pipes.machine()))
+    assert receivers == {pipes.machine() if hand_over == "auto" else ""}  # what the managers say of themselves
 
 
 async def test_nodes_that_cannot_be_dialled_relay_by_way_of_the_manager(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp import model_streams, windows, wire
+from fedgsp import model_streams, pipes, wire
 from fedgsp.bases import Bases
 from fedgsp.coding import CODING, Encoder, blocks
 from fedgsp.encoding import rounded
@@ -38,7 +38,7 @@ from tests.support.weights import TENSORS, some_weights, vector
 
 @pytest.fixture(autouse=True)
 def _through_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_allowed", False)
+    monkeypatch.setattr(pipes, "_allowed", False)
 
 
 SIZE = 300_000
@@ -195,14 +195,13 @@ def offer(*, coding: str = CODING, bases: tuple[bytes, ...] = (BASE.digest,), **
 OTHER = bytes(CODE[:-1]) + bytes([CODE[-1] ^ 1])
 BAD_STREAMS = {
     "an unknown coding": ([offer(coding="rot13"), data(CODE)], FailureCode.BAD_STREAM, "unknown coding 'rot13'"),
-    "a window too": ([offer(window="1/2/" + "0" * 32), data(CODE)], FailureCode.BAD_STREAM, "in code and in a window"),
+    "a pipe too": ([offer(pipe="1/2/" + "0" * 32), data(CODE)], FailureCode.BAD_STREAM, "in code and through a pipe"),
     "what is no code": ([offer(), data(b"\1\1\0\0\0x")], FailureCode.BAD_STREAM, "a code cannot be read"),
     "the buffer itself": ([offer(), data(bytes(range(40)))], FailureCode.BAD_STREAM, "a frame of kind 0 with"),
     "a code that was cut": ([offer(), data(CODE[:-1]), digest(SMALL.digest)], FailureCode.CUT_SHORT, "bytes came in"),
     "no digest": ([offer(), data(CODE)], FailureCode.CUT_SHORT, "40 of 40 bytes came in code, and no digest"),
     "a byte too much": ([offer(), data(CODE + b"!")], FailureCode.TOO_LONG, "bytes came after its last block"),
     "another model": ([offer(), data(CODE), digest(BASE.digest)], FailureCode.WRONG_DIGEST, "announced digest"),
-    "bytes in a window": ([offer(), model_pb2.Chunk(in_window=10)], FailureCode.BAD_STREAM, "no window is open"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Models that go through memory, and what happens where that cannot be."""
+"""Models that go through a pipe, and what happens where that cannot be."""
 
 from __future__ import annotations
 
@@ -12,40 +12,39 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from fedgsp import chunks, spill, windows
-from fedgsp.encoding import rounded, wire_bytes
+from fedgsp import chunks, pipes, spill
+from fedgsp.encoding import rounded
 from fedgsp.messages import TensorSpec
 from fedgsp.model_calls import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.windows import SLOT_BYTES
-from tests.support.handed_over import ELEMENTS, LARGE, fetched, unknown, uploaded, windows_open
+from fedgsp.pipes import PIPE_BYTES, Outlet
+from tests.support.handed_over import ELEMENTS, LARGE, fetched, pipes_open, unknown, uploaded
 from tests.support.holders import PLENTY, serving_store
 from tests.support.weights import some_weights, vector
 
-pytestmark = [
-    pytest.mark.skipif(not windows.machine(), reason="no windows on this system"),
-    pytest.mark.usefixtures("no_window_spare"),
-]
+pytestmark = pytest.mark.skipif(not pipes.machine(), reason="no pipes of this kind on this system")
 
 
 class Ways:
-    """Counts the messages of models that this process makes."""
+    """Counts the messages with bytes of models, and the bytes in pipes, that this process makes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.in_window = self.travelled = 0
-        made_data, made_in_window = chunks.data, chunks.in_window
+        self.piped = self.travelled = 0
+        made_data, put = chunks.data, Outlet.put
 
         def data(content: memoryview) -> bytes:
             self.travelled += 1
             return made_data(content)
 
-        def in_window(size: int) -> bytes:
-            self.in_window += 1
-            return made_in_window(size)
+        def counted(outlet: Outlet, part: NDArray[np.uint8]) -> int:
+            done = put(outlet, part)
+            self.piped += done
+            return done
 
         patch.setattr(chunks, "data", data)
-        patch.setattr(chunks, "in_window", in_window)
+        patch.setattr(Outlet, "put", counted)
 
 
 @pytest.fixture
@@ -53,30 +52,27 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     return Ways(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "elements", [windows.LEAST_BYTES // 4, SLOT_BYTES // 4, SLOT_BYTES // 4 + 2, 2 * SLOT_BYTES // 4, ELEMENTS]
-)
+@pytest.mark.parametrize("elements", [pipes.LEAST_BYTES // 4, PIPE_BYTES // 4 + 2, 2 * PIPE_BYTES // 4, ELEMENTS])
 @pytest.mark.parametrize("bfloat16", [False, True])
-async def test_a_model_comes_as_it_was_through_a_window(elements: int, bfloat16: bool, ways: Ways) -> None:
+async def test_a_model_comes_as_it_was_through_a_pipe(elements: int, bfloat16: bool, ways: Ways) -> None:
     weights = some_weights(elements, vector(elements))
     if bfloat16:
         weights = rounded(weights)
-    for came in (await fetched(unknown(weights)), await uploaded(unknown(weights), windows.machine())):
+    for came in (await fetched(unknown(weights)), await uploaded(unknown(weights), pipes.machine())):
         assert np.array_equal(came.buffer, weights.buffer)
         assert came.digest == weights.digest
         assert came.bfloat16 == bfloat16
-    assert ways.in_window
+    assert ways.piped == 2 * weights.buffer.nbytes
     assert not ways.travelled
 
 
 async def test_a_small_model_travels(ways: Ways) -> None:
-    await fetched(some_weights(3, vector(windows.LEAST_BYTES // 4 - 2)))
-    assert not ways.in_window
+    await fetched(some_weights(3, vector(pipes.LEAST_BYTES // 4 - 2)))
+    assert not ways.piped
     assert ways.travelled > 1
 
 
-async def test_many_small_tensors_fill_slots_together(ways: Ways) -> None:
-    """Of a model in bfloat16 each run of tensors of one kind is a chunk of its own."""
+async def test_many_small_tensors_come_as_they_were(ways: Ways) -> None:
     tensors = tuple(
         spec
         for number in range(60)
@@ -85,10 +81,10 @@ async def test_many_small_tensors_fill_slots_together(ways: Ways) -> None:
     weights = rounded(some_weights(2, tensors))
     came = await fetched(unknown(weights))
     assert np.array_equal(came.buffer, weights.buffer)
-    assert ways.in_window == -(-wire_bytes(tensors, True) // SLOT_BYTES)
+    assert ways.piped == weights.buffer.nbytes
 
 
-@pytest.mark.parametrize("way", [fetched, lambda weights: uploaded(weights, windows.machine())])
+@pytest.mark.parametrize("way", [fetched, lambda weights: uploaded(weights, pipes.machine())])
 async def test_a_model_in_a_file_comes_as_it_was(way: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(spill, "SPILLED_BYTES", 1 << 20)
@@ -98,53 +94,58 @@ async def test_a_model_in_a_file_comes_as_it_was(way: Any, tmp_path: Any, monkey
 async def test_a_model_for_another_machine_travels(ways: Ways) -> None:
     assert (await uploaded(LARGE, "elsewhere")).digest == LARGE.digest
     assert (await uploaded(LARGE, "")).digest == LARGE.digest
-    assert not ways.in_window
+    assert not ways.piped
 
 
 async def test_every_model_travels_where_only_the_network_is_allowed(ways: Ways) -> None:
-    here = windows.machine()
-    windows.choose("network")
+    here = pipes.machine()
+    pipes.choose("network")
     try:
-        assert windows.machine() == ""
+        assert pipes.machine() == ""
         await fetched(LARGE)
         await uploaded(LARGE, here)
     finally:
-        windows.choose("auto")
-    assert not ways.in_window
+        pipes.choose("auto")
+    assert not ways.piped
 
 
-async def test_one_window_serves_one_model_after_another() -> None:
+async def test_no_pipe_is_left_after_a_model() -> None:
+    await fetched(unknown(LARGE))
+    before = pipes_open()
     for _ in range(3):
         await fetched(unknown(LARGE))
-    assert windows_open() == 2  # its descriptor, and that of its mapping
+        await uploaded(unknown(LARGE), pipes.machine())
+    assert pipes_open() == before
 
 
-async def test_models_that_leave_at_once_have_windows_of_their_own() -> None:
-    """And what is more than there may be windows travels."""
-    count = windows.MOST + 2
+async def test_models_that_leave_at_once_have_pipes_of_their_own(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is more than there may be pipes travels."""
+    monkeypatch.setattr(pipes, "MOST", 3)
+    count = pipes.MOST + 2
     store, models = ModelStore(), [some_weights(seed, vector(ELEMENTS)) for seed in range(count)]
     for number, weights in enumerate(models):
         store.put(str(number), weights)
-    for _ in range(2):  # with none spare, and with some
-        async with serving_store(store) as served:
-            asked = (fetch(served.channel, str(number), None, PLENTY) for number in range(count))
-            came = await asyncio.gather(*asked)
-        assert [weights.digest for weights in came] == [weights.digest for weights in models]
+    async with serving_store(store) as served:
+        asked = (fetch(served.channel, str(number), None, PLENTY) for number in range(count))
+        came = await asyncio.gather(*asked)
+    assert [weights.digest for weights in came] == [weights.digest for weights in models]
+    assert ways.piped
+    assert ways.travelled
 
 
-async def test_another_process_fetches_through_a_window() -> None:
+async def test_another_process_fetches_through_a_pipe() -> None:
     """The real thing: two processes."""
     store = ModelStore()
     store.put("m", LARGE)
     async with serving_store(store) as served:
         code = (
             "import asyncio, sys\n"
-            "from fedgsp import chunks, model_streams, windows\n"
+            "from fedgsp import chunks, model_streams, pipes\n"
             "from fedgsp.channels import Channels\n"
             "from fedgsp.identity import TOP_SERVER\n"
             "from fedgsp.model_calls import fetch\n"
             "async def main():\n"
-            "    opened, windows.opened = [], lambda name, open=windows.opened: (opened.append(name), open(name))[1]\n"
+            "    opened, pipes.opened = [], lambda name, open=pipes.opened: (opened.append(name), open(name))[1]\n"
             "    async with Channels() as channels:\n"
             "        weights = await fetch(await channels.to(sys.argv[1], TOP_SERVER), 'm', None, 1 << 40)\n"
             "    print(len(opened), weights.digest.hex())\n"
@@ -157,38 +158,37 @@ async def test_another_process_fetches_through_a_window() -> None:
     assert said.decode().split() == ["1", LARGE.digest.hex()]
 
 
-async def test_a_model_travels_if_its_receiver_cannot_open_the_window(
+async def test_a_model_travels_if_its_receiver_cannot_open_the_pipe(
     ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cannot(name: str) -> windows.Window:
+    def cannot(name: str) -> pipes.Inlet:
         raise PermissionError(13, "not yours", name)
 
-    monkeypatch.setattr(windows, "opened", cannot)
+    monkeypatch.setattr(pipes, "opened", cannot)
     assert (await fetched(unknown(LARGE))).digest == LARGE.digest
-    assert (await uploaded(unknown(LARGE), windows.machine())).digest == LARGE.digest
-    assert not ways.in_window
+    assert (await uploaded(unknown(LARGE), pipes.machine())).digest == LARGE.digest
+    assert not ways.piped
     assert ways.travelled
 
 
-async def test_a_model_travels_if_the_system_gives_no_window(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_travels_if_the_system_gives_no_pipe(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> int:
         raise OSError(24, "too many open files")
 
     monkeypatch.setattr(os, "memfd_create", none)
     assert (await fetched(unknown(LARGE))).digest == LARGE.digest
-    assert not ways.in_window
+    assert not ways.piped
 
 
-async def test_a_window_whose_receiver_went_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may still look into it."""
-    seen, kept, opened = [], windows.opened, asyncio.Event()
+async def test_a_receiver_that_goes_leaves_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    await fetched(unknown(LARGE))
+    before, kept, opened = pipes_open(), pipes.opened, asyncio.Event()
 
-    def opening(name: str) -> windows.Window:
+    def opening(name: str) -> pipes.Inlet:
         opened.set()
-        seen.append(kept(name))
-        return seen[-1]
+        return kept(name)
 
-    monkeypatch.setattr(windows, "opened", opening)
+    monkeypatch.setattr(pipes, "opened", opening)
     store = ModelStore()
     store.put("m", LARGE)
     async with serving_store(store) as served:
@@ -197,26 +197,25 @@ async def test_a_window_whose_receiver_went_is_not_used_again(monkeypatch: pytes
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        for _ in range(3):
-            assert (await fetch(served.channel, "m", None, PLENTY)).digest == LARGE.digest
-    assert len(seen) == 4
-    assert seen[0].name not in {window.name for window in seen[1:]}
+        assert (await fetch(served.channel, "m", None, PLENTY)).digest == LARGE.digest
+    assert pipes_open() == before
 
 
-@pytest.mark.parametrize("lacks", [(os, "memfd_create"), (fcntl, "F_ADD_SEALS")])
-async def test_models_travel_where_python_knows_no_windows(
+@pytest.mark.parametrize("lacks", [(os, "memfd_create"), (os, "pipe2"), (fcntl, "F_SETPIPE_SZ")])
+async def test_models_travel_where_python_knows_no_such_pipes(
     lacks: tuple[Any, str], ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = windows.machine()
+    here = pipes.machine()
+    ways.piped = 0  # without the byte that tries the system
     monkeypatch.delattr(*lacks)
-    windows._machine.cache_clear()
+    pipes._machine.cache_clear()
     try:
-        assert windows.machine() == ""
+        assert pipes.machine() == ""
         assert (await fetched(LARGE)).digest == LARGE.digest
         assert (await uploaded(LARGE, here)).digest == LARGE.digest
         with pytest.raises(OSError, match="of this machine"):
-            windows.opened(f"1/2/{'0' * 32}")
+            pipes.opened(f"1/2/{'0' * 32}")
     finally:
         monkeypatch.undo()
-        windows._machine.cache_clear()
-    assert not ways.in_window
+        pipes._machine.cache_clear()
+    assert not ways.piped

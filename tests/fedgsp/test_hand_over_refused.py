@@ -1,4 +1,4 @@
-"""Peers that say of a window what is not so."""
+"""Peers that say of a pipe what is not so."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from fedgsp import channels, chunks, model_streams, windows
-from fedgsp.messages import FailureCode
+from fedgsp import channels, chunks, model_streams, piped, pipes, stalls
+from fedgsp.messages import FailureCode, ModelHeader
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
+from fedgsp.piped import until_readable
+from fedgsp.pipes import PIPE_BYTES
 from fedgsp.v1 import model_pb2, model_pb2_grpc
-from fedgsp.windows import SLOT_BYTES
-from tests.support.handed_over import ELEMENTS, LARGE, a_window, offering, unknown
+from tests.support.handed_over import ELEMENTS, LARGE, an_outlet, offering, put, taken, unknown
 from tests.support.holders import PLENTY, Says, refused, registered, serving_store
 from tests.support.serving import serving
 from tests.support.weights import some_weights, vector
 
-pytestmark = [
-    pytest.mark.skipif(not windows.machine(), reason="no windows on this system"),
-    pytest.mark.usefixtures("no_window_spare"),
-]
+pytestmark = pytest.mark.skipif(not pipes.machine(), reason="no pipes of this kind on this system")
 
 
 class Receiver:
@@ -35,10 +33,13 @@ class Receiver:
         self.call = call
 
     async def ask(self) -> Any:
-        await self.call.write(model_pb2.FetchRequest(model_id="m", machine=windows.machine()))
+        await self.call.write(model_pb2.FetchRequest(model_id="m", machine=pipes.machine()))
         header = (await self.call.read()).header
-        assert header.window
+        assert header.pipe
         return header
+
+    async def says(self, refused_it: bool) -> None:
+        await self.call.write(model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=refused_it)))
 
     async def ended(self) -> tuple[grpc.StatusCode, str]:
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -56,7 +57,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def test_a_receiver_that_never_says_it_has_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(channels, "HEAR_OUT_S", 0.05)
     async with receiver() as asking:
         await asking.ask()
@@ -72,41 +73,68 @@ async def test_a_receiver_that_sends_no_receipt_is_refused(says: str) -> None:
         await asking.call.done_writing()
         code, why = await asking.ended()
     assert (code, why) == (grpc.StatusCode.ABORTED, "bad_stream: no receipt came for what was sent")
-    assert not windows._spare  # who knows who reads it
 
 
 async def test_a_receiver_that_refuses_what_it_had_opened_is_refused() -> None:
     async with receiver() as asking:
-        await asking.ask()
-        for refused_it in (False, True, True):
-            await asking.call.write(model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=refused_it)))
-        await asking.call.done_writing()
+        inlet = pipes.opened((await asking.ask()).pipe)
+        await asking.says(refused_it=False)
+        await taken(inlet, LARGE.buffer.nbytes)
+        await asking.says(refused_it=True)
+        code, why = await asking.ended()
+        inlet.close()
+    assert code is grpc.StatusCode.ABORTED
+    assert "closed or refused a pipe that it had opened" in why
+
+
+async def test_a_receiver_that_says_it_has_what_it_did_not_take_is_refused() -> None:
+    async with receiver() as asking:
+        inlet = pipes.opened((await asking.ask()).pipe)
+        await asking.says(refused_it=False)
+        await until_readable(inlet.descriptor)
+        inlet.close()
+        await asking.says(refused_it=False)
         code, why = await asking.ended()
     assert code is grpc.StatusCode.ABORTED
-    assert "refused a window that it had opened" in why
-    assert not windows._spare
+    assert "closed or refused a pipe that it had opened" in why
+
+
+async def test_a_receiver_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(channels, "HEAR_OUT_S", 0.05)
+    async with receiver() as asking:
+        with contextlib.closing(pipes.opened((await asking.ask()).pipe)):
+            await asking.says(refused_it=False)
+            code, why = await asking.ended()
+    assert (code, why) == (grpc.StatusCode.ABORTED, "stalled: no room in the pipe of model 'm' for 0 s")
 
 
 class Takes(model_pb2_grpc.ModelServiceServicer):
-    """Answers an upload with these bytes, and then ends or says nothing more."""
+    """Answers an upload with these bytes, and then ends or says nothing more. It may take what is in the pipe."""
 
-    def __init__(self, answers: list[bytes], then: str) -> None:
-        self.answers, self.then = answers, then
+    def __init__(self, answers: list[bytes], takes: bool) -> None:
+        self.answers, self.takes = answers, takes
 
     def Fetch(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         raise AssertionError("nothing is fetched here")
 
     async def Upload(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        for answer in self.answers:
+        messages, answers = aiter(requests), iter(self.answers)
+        header = chunks.read(await anext(messages))
+        assert isinstance(header, ModelHeader)
+        if self.takes:
+            with contextlib.closing(pipes.opened(header.pipe)) as inlet:
+                yield next(answers)
+                await taken(inlet, LARGE.buffer.nbytes)
+        for answer in answers:
             yield answer
-        async for _ in requests:
+        async for _ in messages:
             pass
-        if self.then == "silence":
-            await asyncio.Event().wait()
+        await asyncio.Event().wait()
 
 
-def taking(answers: list[bytes], then: str) -> Any:
-    servicer = Takes(answers, then)
+def taking(answers: list[bytes], takes: bool) -> Any:
+    servicer = Takes(answers, takes)
     handler = grpc.stream_stream_rpc_method_handler(servicer.Upload)
     return serving(
         lambda server: server.add_generic_rpc_handlers(
@@ -116,104 +144,146 @@ def taking(answers: list[bytes], then: str) -> Any:
 
 
 TAKEN, SIGN = (model_pb2.Receipt(waiting=sign).SerializeToString() for sign in (False, True))
-SLOTS_OF_LARGE = -(-LARGE.buffer.nbytes // SLOT_BYTES)
+REFUSED = model_pb2.Receipt(refused=True).SerializeToString()
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "why"),
+    ("answers", "takes", "code", "why"),
     [
-        ([b"\xff\xff"], FailureCode.BAD_STREAM, "sent a message that is not a receipt"),
-        ([TAKEN] * (SLOTS_OF_LARGE + 4), FailureCode.BAD_STREAM, "one receipt too many"),
-        ([TAKEN, b"\x08\x01"], FailureCode.BAD_STREAM, "refused a window that it had opened"),
-        ([], FailureCode.STALLED, "no receipt of model 'm'"),
-        ([TAKEN] * 2, FailureCode.STALLED, "no receipt of model 'm'"),
-        ([TAKEN] * 2 + [SIGN] * 100, FailureCode.STALLED, "no receipt of model 'm'"),
-        (
-            [SIGN, TAKEN] * (SLOTS_OF_LARGE + 1),
-            FailureCode.UNREACHABLE,
-            "confirmed all bytes, and did not end the call",
-        ),
+        ([b"\xff\xff"], False, FailureCode.BAD_STREAM, "sent a message that is not a receipt"),
+        ([TAKEN, TAKEN], False, FailureCode.BAD_STREAM, "closed or refused a pipe that it had opened"),
+        ([TAKEN, REFUSED], True, FailureCode.BAD_STREAM, "closed or refused a pipe that it had opened"),
+        ([TAKEN, TAKEN, TAKEN], True, FailureCode.BAD_STREAM, "one receipt too many"),
+        ([], False, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([TAKEN], False, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([TAKEN], True, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([TAKEN] + [SIGN] * 100, True, FailureCode.STALLED, "no receipt of model 'm'"),
+        ([TAKEN, SIGN, TAKEN], True, FailureCode.UNREACHABLE, "confirmed all bytes, and did not end the call"),
     ],
 )
 async def test_an_upload_ends_with_a_reason_whatever_its_receiver_answers(
-    answers: list[bytes], code: FailureCode, why: str, monkeypatch: pytest.MonkeyPatch
+    answers: list[bytes], takes: bool, code: FailureCode, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.5)
-    async with taking(answers, "silence") as served:
-        failure = await refused(upload(served.channel, "m", LARGE, receiver=windows.machine()))
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.5)
+    async with taking(answers, takes) as served:
+        failure = await refused(upload(served.channel, "m", unknown(LARGE), receiver=pipes.machine()))
     assert failure.code is code
     assert why in failure.detail
 
 
 async def test_an_upload_that_is_refused_half_way_says_why() -> None:
     spoilt = some_weights(7, vector(ELEMENTS))
-    spoilt.buffer[-SLOT_BYTES:].view(np.float32)[:] = np.nan
+    spoilt.buffer[-PIPE_BYTES:].view(np.float32)[:] = np.nan
     async with serving_store(ModelStore(), may_upload=lambda _: True, max_bytes=lambda: PLENTY) as served:
-        failure = await refused(upload(served.channel, "m", unknown(spoilt), receiver=windows.machine()))
+        failure = await refused(upload(served.channel, "m", unknown(spoilt), receiver=pipes.machine()))
     assert failure.code is FailureCode.BAD_STREAM
     assert "holds NaN or infinite values" in failure.detail
 
 
-async def test_uploads_that_are_refused_say_why_even_through_a_window() -> None:
+async def test_uploads_that_are_refused_say_why_even_through_a_pipe() -> None:
     async with serving_store(ModelStore(), may_upload=lambda _: False, max_bytes=lambda: PLENTY) as served:
-        failure = await refused(upload(served.channel, "m", LARGE, receiver=windows.machine()))
+        failure = await refused(upload(served.channel, "m", LARGE, receiver=pipes.machine()))
     assert failure.code is FailureCode.BAD_STREAM
     assert "was not asked for" in failure.detail
 
 
 async def test_a_holder_whose_receiver_takes_no_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts that cannot be sent are waited for no longer than chunks that do not come."""
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
-    window = a_window()
-    messages = [offering(window.name).SerializeToString(), chunks.in_window(SLOT_BYTES)]
-
-    async def stream() -> AsyncIterator[bytes]:
-        for message in messages:
-            yield message
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.05)
 
     async def never(_: int | None) -> None:
         await asyncio.Event().wait()
 
-    failure = await refused(model_streams.received(stream(), lambda _: None, PLENTY, lambda _: True, None, never))
+    async def stream() -> AsyncIterator[bytes]:
+        yield offering(outlet.name).SerializeToString()
+
+    with contextlib.closing(an_outlet()) as outlet:
+        failure = await refused(model_streams.received(stream(), lambda _: None, PLENTY, lambda _: True, None, never))
     assert failure.code is FailureCode.STALLED
 
 
-async def answer_to(*said: model_pb2.Chunk) -> Any:
-    async with serving(registered(Says(said, then="silence"))) as served:
+async def answer_to(name: str, *said: model_pb2.Chunk) -> Any:
+    async with serving(registered(Says((offering(name), *said), then="silence"))) as served:
         return await refused(fetch(served.channel, "m", None, PLENTY))
 
 
-@pytest.mark.parametrize("size", [0, SLOT_BYTES + 1, 2**32 - 1])
-async def test_no_more_is_read_than_a_slot_holds(size: int) -> None:
-    window = a_window()
-    failure = await answer_to(offering(window.name), model_pb2.Chunk(in_window=size))
+DIGEST = model_pb2.Chunk(digest=LARGE.digest)
+
+
+@pytest.mark.parametrize(
+    ("size", "said", "code", "why"),
+    [
+        (0, (DIGEST,), FailureCode.CUT_SHORT, "0 of"),
+        (LARGE.buffer.nbytes - 1, (DIGEST,), FailureCode.CUT_SHORT, f"{LARGE.buffer.nbytes - 1} of"),
+        (LARGE.buffer.nbytes, (model_pb2.Chunk(digest=bytes(32)),), FailureCode.WRONG_DIGEST, "announced digest"),
+        (LARGE.buffer.nbytes, (model_pb2.Chunk(data=b"12345678"), DIGEST), FailureCode.BAD_STREAM, "in a message"),
+        (8, (model_pb2.Chunk(data=bytes(LARGE.buffer[8:16])), DIGEST), FailureCode.BAD_STREAM, "in a message"),
+        (8, (model_pb2.Chunk(), DIGEST), FailureCode.BAD_STREAM, "holds no bytes"),
+    ],
+)
+async def test_what_does_not_come_as_announced_is_refused(
+    size: int, said: tuple[model_pb2.Chunk, ...], code: FailureCode, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, was_opened = pipes.opened, asyncio.Event()
+
+    def opened(name: str) -> pipes.Inlet:
+        was_opened.set()
+        return kept(name)
+
+    async def put_some() -> None:
+        await put(outlet, LARGE.buffer[:size])
+        await was_opened.wait()
+        outlet.close()
+
+    monkeypatch.setattr(pipes, "opened", opened)
+    outlet = an_outlet()
+    _, failure = await asyncio.gather(put_some(), answer_to(outlet.name, *said))
+    assert failure.code is code
+    assert why in failure.detail
+
+
+async def test_a_sender_that_puts_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.05)
+    with contextlib.closing(an_outlet()) as outlet:
+        failure = await answer_to(outlet.name, DIGEST)
+    assert failure.code is FailureCode.STALLED
+
+
+async def test_what_is_said_to_be_bfloat16_must_be() -> None:
+    """Otherwise a later receiver would get other bits."""
+    store, lies = ModelStore(), some_weights(7, vector(ELEMENTS))
+    lies.buffer[:4].view(np.float32)[:] = 1 / 3
+    lies.bfloat16 = True
+    store.put("m", lies)
+    async with serving_store(store) as served:
+        failure = await refused(fetch(served.channel, "m", None, PLENTY))
     assert failure.code is FailureCode.BAD_STREAM
-    assert "cannot be in a slot" in failure.detail
-
-
-async def test_what_is_in_no_window_is_refused() -> None:
-    failure = await answer_to(offering(""), model_pb2.Chunk(in_window=8))
-    assert failure.code is FailureCode.BAD_STREAM
-    assert "no window is open" in failure.detail
-
-
-async def test_more_than_was_announced_is_refused_from_a_window_too() -> None:
-    window = a_window()
-    failure = await answer_to(offering(window.name), *(model_pb2.Chunk(in_window=SLOT_BYTES) for _ in range(6)))
-    assert failure.code is FailureCode.TOO_LONG
+    assert "said to hold bfloat16" in failure.detail
 
 
 async def test_what_changes_after_it_was_hashed_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    put = chunks.in_window
+    put_as_it_is, weights = pipes.Outlet.put, some_weights(7, vector(ELEMENTS))
+    assert weights.digest
 
-    def and_then_change(size: int) -> bytes:
-        (window,) = windows._made
-        window.slot(0)[:4] = b"\0\0\0\1"
-        return put(size)
+    def change_and_put(outlet: pipes.Outlet, part: Any) -> int:
+        weights.buffer[:4] = (0, 0, 0, 1)
+        return put_as_it_is(outlet, part)
 
-    monkeypatch.setattr(chunks, "in_window", and_then_change)
+    monkeypatch.setattr(pipes.Outlet, "put", change_and_put)
     store = ModelStore()
-    store.put("m", unknown(LARGE))
+    store.put("m", weights)
     async with serving_store(store) as served:
         failure = await refused(fetch(served.channel, "m", None, PLENTY))
     assert failure.code is FailureCode.WRONG_DIGEST
+
+
+async def test_a_model_whose_receiver_has_no_disk_is_not_blamed_on_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(piped, "reserve", full)
+    store = ModelStore()
+    store.put("m", LARGE)
+    async with serving_store(store) as served:
+        failure = await refused(fetch(served.channel, "m", None, PLENTY))
+    assert failure.code is FailureCode.NO_ROOM

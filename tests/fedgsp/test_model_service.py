@@ -13,7 +13,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp import model_calls, model_service, model_streams
+from fedgsp import model_calls, model_service, stalls
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Failure, FailureCode, TensorSpec
@@ -163,7 +163,7 @@ async def test_a_model_that_cannot_be_had_is_told_with_the_kind_of_its_reason() 
 
 
 async def test_a_holder_that_falls_silent_after_its_header_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.05)
     says = Says([header(), data(BYTES[:8])], "silence")
     async with serving(registered(says)) as served:
         failure = await refused(fetch(served.channel, "m", TENSORS, PLENTY))
@@ -191,7 +191,7 @@ async def test_a_holder_that_goes_on_forever_is_cut_off() -> None:
 async def test_an_uploader_that_says_nothing_is_given_up(
     chunks: list[model_pb2.Chunk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.05)
 
     async def say() -> AsyncIterator[model_pb2.Chunk]:
         for chunk in chunks:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import model_streams, wire
+from fedgsp import stalls, wire
 from fedgsp.errors import PeerError
 from fedgsp.messages import (
     Described,
@@ -117,7 +117,7 @@ def watcher(client: ManagerClient, recorder: Recorder) -> GroupWatch:
 @given(events=st.lists(MANAGER_SAYS, max_size=5), ending=ENDINGS)
 async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.02)
         patch.setattr(manager_client, "FORGET_TIMEOUT_S", 0.02)
         patch.setattr(manager_client, "ANSWER_TIMEOUT_S", 0.02)
         models = ModelServicer(ModelStore()).add_to
@@ -163,7 +163,7 @@ async def test_what_a_stranger_did_does_not_count() -> None:
 async def test_a_model_that_is_said_to_be_there_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.02)
     async with unharmed(), serving(ModelServicer(ModelStore()).add_to) as served:
         with pytest.raises(WeightsError) as refused:
             await soon(fetch(served.channel, "m", TENSORS, 40, promised=False))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import model_calls, model_streams
+from fedgsp import model_calls, stalls
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
@@ -59,7 +59,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 @given(chunks=streams(), ending=ENDINGS)
 async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.02)
         store = ModelStore()
         wanted = {"may_upload": lambda model_id: model_id == "m", "max_bytes": lambda: MOST}
         async with unharmed(), serving_store(store, **wanted) as served:
@@ -76,7 +76,7 @@ async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes
                     assert len(store) == 0
             assert sum(store.held(model_id).buffer.nbytes for model_id in store.ids("")) <= MOST
             store.clear()
-            patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 30.0)  # a loaded machine is no fault of this upload
+            patch.setattr(stalls, "CHUNK_TIMEOUT_S", 30.0)  # a loaded machine is no fault of this upload
             await upload(served.channel, "m", WEIGHTS)
             assert (await store.get("m")).digest == WEIGHTS.digest
 
@@ -87,7 +87,7 @@ async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
     chunks: list[bytes], ending: str, expected: object, promised: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.02)
         patch.setattr(model_calls, "PROMISE_TIMEOUT_S", 0.1)
         async with unharmed(), serving(speaking(FETCH, chunks, ending)) as served:
             with contextlib.suppress(WeightsError):

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp import windows, wire
+from fedgsp import wire
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -205,11 +205,8 @@ async def test_a_group_runs_and_its_result_is_kept_until_it_is_forgotten() -> No
         assert value_of(weights) == relayed([0, 1, 2])
         m.play.assert_released(here=1)
         stub = group_pb2_grpc.GroupServiceStub(m.channel)
-        if (window := windows.lend()) is not None:
-            windows.give_back(window)
         await stub.Forget(wire.encode(Release((last.kind.ref.id,))))
         m.play.assert_released()
-        assert not windows._spare  # nor is there memory for a next model
 
 
 async def test_a_manager_runs_one_group_after_the_other_and_many_at_once() -> None:

@@ -5,29 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 
-from fedgsp import windows, wire
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp import pipes, wire
 from fedgsp.messages import ModelHeader, ModelRef
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
+from fedgsp.piped import until_readable, until_writable
+from fedgsp.pipes import PIPE_BYTES
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights
-from fedgsp.windows import WINDOW_BYTES
 from tests.support.holders import PLENTY, serving_store
 from tests.support.weights import some_weights, vector
 
-#: Through every slot more than once, and not a whole number of slots.
-ELEMENTS = (2 * WINDOW_BYTES + 12_345 * 4) // 4
+#: Fills a pipe many times, and not a whole number of times.
+ELEMENTS = (16 * PIPE_BYTES + 12_345 * 4) // 4
 
 
 LARGE = some_weights(7, vector(ELEMENTS))
 
 
-def windows_open() -> int:
-    """Descriptors of windows that this process has."""
+def pipes_open() -> int:
+    """Descriptors of pipes, and of the files that tell of them, which this process has."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the listing itself
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:fedgsp-")
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(("/memfd:fedgsp-", "pipe:"))
     return found
 
 
@@ -50,13 +54,31 @@ def unknown(weights: Weights) -> Weights:
     return Weights(weights.tensors, weights.buffer, bfloat16=weights.bfloat16)
 
 
-def a_window() -> windows.Window:
-    window = windows.lend()
-    assert window is not None
-    return window
+def an_outlet() -> pipes.Outlet:
+    outlet = pipes.offer()
+    assert outlet is not None
+    return outlet
+
+
+async def put(outlet: pipes.Outlet, content: NDArray[np.uint8]) -> None:
+    """Put all of it into a pipe."""
+    done = 0
+    while (done := done + outlet.put(content[done:])) < content.nbytes:
+        await until_writable(outlet.descriptor)
+
+
+async def taken(inlet: pipes.Inlet, size: int) -> bytes:
+    """The next bytes of a pipe, as many as said."""
+    into, filled = bytearray(size), 0
+    while filled < size:
+        await until_readable(inlet.descriptor)
+        got = inlet.take(memoryview(into)[filled:])
+        assert got
+        filled += got
+    return bytes(into)
 
 
 def offering(name: str) -> model_pb2.Chunk:
     return model_pb2.Chunk(
-        header=wire.encode(ModelHeader(ModelRef("m", LARGE.buffer.nbytes), LARGE.tensors, window=name))
+        header=wire.encode(ModelHeader(ModelRef("m", LARGE.buffer.nbytes), LARGE.tensors, pipe=name))
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp import windows
+from fedgsp import pipes
 from fedgsp.messages import FailureCode, GroupResult, Release, SendUp, Train
 from group_manager.programs import window
 from group_manager.programs.window import AHEAD_PER_NODE
@@ -63,7 +63,7 @@ async def test_who_does_not_bring_what_it_reports_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("bytes_of_one", "most"), [(8, 8 * 2 * AHEAD_PER_NODE - 1), (windows.LEAST_BYTES, 1 << 40)], ids=["many", "large"]
+    ("bytes_of_one", "most"), [(8, 8 * 2 * AHEAD_PER_NODE - 1), (pipes.LEAST_BYTES, 1 << 40)], ids=["many", "large"]
 )
 async def test_what_is_much_is_asked_for(bytes_of_one: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", most)

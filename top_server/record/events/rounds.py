@@ -183,7 +183,7 @@ class RoundFinished(RoundEvent):
     bytes_direct: int = told("bytes of weights that moved from node to node", default=None)
     bytes_relayed: int = told("bytes of weights that moved through managers or the top server", default=None)
     bytes_travelled: int = told(
-        "bytes that travelled over connections for these weights, after coding; none through shared memory",
+        "bytes that travelled over connections for these weights, after coding; none through a pipe",
         default=ABSENT,
     )
     cpd_median: float | None = told(
