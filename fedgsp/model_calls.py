@@ -54,6 +54,7 @@ async def fetch(
         timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
 
+    over = _end_of(call)
     answers = Answers(lambda receipt: _write(call, model_pb2.FetchRequest(receipt=receipt)))
     watch = looked_at(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
 
@@ -76,6 +77,7 @@ async def fetch(
             on_chunk,
             make_room,
             bases,
+            over=over,
         )
     except TimeoutError:
         raise WeightsError(FailureCode.UNREACHABLE, f"nobody took the question for model {model_id!r}") from None
@@ -172,7 +174,7 @@ async def upload(
     try:
         async with pace:
             write = _write_first
-            messages = chunks_of(model_id, weights, pace, is_here(receiver), bases, on_chunk)
+            messages = chunks_of(model_id, weights, pace, is_here(receiver), bases, on_chunk, _end_of(call))
             async with contextlib.aclosing(messages):
                 async for message in messages:
                     await write(call, message)
@@ -197,11 +199,8 @@ def _check_not_closed() -> None:
         raise WeightsError(FailureCode.UNREACHABLE, "the connection was lost") from None
 
 
-async def _write_first(call: Any, message: Any) -> None:
-    """Writes the first message of a call.
-
-    gRPC itself waits for ever with the first message of a call if its channel is closed before the call is on its way.
-    """
+def _end_of(call: Any) -> asyncio.Future[None]:
+    """A future that is done when the call has ended, well or badly."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(_: object) -> None:
@@ -209,6 +208,15 @@ async def _write_first(call: Any, message: Any) -> None:
             ended.set_result(None)
 
     call.add_done_callback(end)
+    return ended
+
+
+async def _write_first(call: Any, message: Any) -> None:
+    """Writes the first message of a call.
+
+    gRPC itself waits for ever with the first message of a call if its channel is closed before the call is on its way.
+    """
+    ended = _end_of(call)
     writing = asyncio.ensure_future(_write(call, message))
     try:
         await asyncio.wait({writing, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -25,7 +25,7 @@ from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.pacing import Pace
-from fedgsp.piped import PIECE_BYTES, Piped, put_all
+from fedgsp.piped import PIECE_BYTES, Over, Piped, put_all
 from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go
 from fedgsp.stalls import in_time
@@ -36,6 +36,7 @@ from fedgsp.weights import (
     Weights,
     WeightsError,
     check_same_tensors,
+    disk_for,
     require,
     total_bytes,
 )
@@ -61,12 +62,13 @@ async def chunks_of(
     here: bool,
     bases: Bases | None = None,
     on_chunk: Callable[[], None] = lambda: None,
+    over: Over = None,
 ) -> AsyncGenerator[bytes, None]:
     """The messages that carry a model to one receiver: a header, then the weights in chunks, at its `pace`.
 
     If the receiver is `here`, on this machine, a large model is offered through a pipe. If it is not, the model may be
-    offered in code, against one of `bases`. `on_chunk` is called while the model goes. Raises WeightsError if the
-    receiver does not confirm what came.
+    offered in code, against one of `bases`. `on_chunk` is called while the model goes, and `over` is done
+    when the call has ended. Raises WeightsError if the receiver does not confirm what came.
     """
     ref, what = ModelRef(model_id, weights.buffer.nbytes), f"model {model_id!r}"
     offer = Offer() if here or bases is None else await bases.offer(model_id, weights, pace.way)
@@ -89,8 +91,10 @@ async def chunks_of(
         # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
         digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
         answer = await in_time(pace.receipt(), f"receipt of {what}") if outlet is not None or offer.coded else None
+        if answer is None:
+            at_the_end.close()  # the receiver cannot open the pipe
         if outlet is not None and answer is not None:
-            await put_all(outlet, weights, pace.receipt, what, on_chunk)
+            await put_all(outlet, weights, pace.receipt, what, on_chunk, over)
         elif offer.coded and answer is not None and bases is not None:
             async for message in _coded(weights, offer, answer, bases, pace, what):
                 yield message
@@ -143,12 +147,13 @@ async def received(
     make_room: Room = room,
     bases: Bases | None = None,
     landing_of: Callable[[str], Landing | None] = lambda _: None,
+    over: Over = None,
 ) -> tuple[ModelRef, Weights]:
     """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted.
 
     `tensors_of` gives the tensors that it must have by its id, or None if they are not known. The model may come in
     code against one of `bases`. If `landing_of` gives a landing for its id, its bytes go there, and the weights that
-    are returned have none.
+    are returned have none. `over` is done when the call has ended.
     """
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
@@ -175,7 +180,7 @@ async def received(
         let_go(part)
 
     def take(chunk: memoryview) -> None:
-        with _disk_for(what):
+        with disk_for(what):
             for part in filling.put(chunk):
                 came(part)
 
@@ -189,8 +194,7 @@ async def received(
         await go_on()
 
     if isinstance(filling, Piped):
-        with _disk_for(what):
-            await filling.take_all(lambda: send_receipt(0), came_through)
+        await filling.take_all(lambda: send_receipt(0), came_through, over)
     async for chunk in _content(stream, header, what, send_receipt):
         if isinstance(chunk, chunks.Digest):
             weights.known_digest = chunk.value
@@ -223,15 +227,6 @@ def _empty(what: str, header: ModelHeader, size: int, make_room: Room) -> tuple[
     except (OSError, MemoryError):
         raise WeightsError(FailureCode.NO_ROOM, f"{what} has {size} bytes, for which there is no memory") from None
     return weights, Finiteness(weights)
-
-
-@contextlib.contextmanager
-def _disk_for(what: str) -> Iterator[None]:
-    """Raises WeightsError in place of the OSError of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        raise WeightsError(FailureCode.NO_ROOM, f"{what}: no disk for its bytes: {error.strerror}") from None
 
 
 async def _filling(

@@ -14,31 +14,45 @@ from numpy.typing import NDArray
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import Receipt
 from fedgsp.pipes import PIPE_BYTES, Inlet, Outlet
-from fedgsp.spill import reserve, walk
+from fedgsp.spill import is_in_file, reserve, touch, walk
 from fedgsp.stalls import in_time
-from fedgsp.weights import MEMORY, Weights, WeightsError, require
+from fedgsp.weights import MEMORY, Weights, WeightsError, disk_for, require
 
 #: A receiver takes pieces that fit into the processor's cache.
 PIECE_BYTES = 512 * 1024
+#: The end of the call that a transfer belongs to.
+Over = asyncio.Future[None] | None
 #: After so many pieces (some milliseconds), others take their turns, although the pipe is never empty.
 MOST_IN_A_ROW = 4
 
 
-async def put_all(outlet: Outlet, weights: Weights, receipt: Receipt, what: str, on_piece: Callable[[], None]) -> None:
+async def put_all(
+    outlet: Outlet, weights: Weights, receipt: Receipt, what: str, on_piece: Callable[[], None], over: Over = None
+) -> None:
     """Send weights through a pipe that the receiver has opened; returns when it has taken them.
 
-    `what` names the model in errors, and `on_piece` is called while it goes. Raises WeightsError.
+    `what` names the model in errors, and `on_piece` is called while it goes. `over` is done when the call of the
+    transfer has ended. Raises WeightsError, or what `receipt` raises for a call that has ended.
     """
     outlet.was_opened()
     gone = False
     try:
         for piece in walk(weights.buffer, PIPE_BYTES):
+            await _bring_in(piece)
             put = 0
-            while (put := put + outlet.put(piece[put:])) < piece.nbytes:
-                await in_time(until_writable(outlet.descriptor), f"room in the pipe of {what}")
+            while not gone and (put := put + outlet.put(piece[put:])) < piece.nbytes:
+                await in_time(until_writable(outlet.descriptor, over), f"room in the pipe of {what}")
+                gone = over is not None and over.done()
+            if gone:
+                break
             on_piece()
+            await asyncio.sleep(0)  # others take their turns while the pipe is never full
     except BrokenPipeError:
-        gone = True  # the receiver says why: its call has ended
+        gone = True
+    except OSError as error:
+        why = f"{what} cannot be put into a pipe: {error.strerror}"
+        raise WeightsError(FailureCode.NO_ROOM, why) from None
+    # If the receiver has gone, its call says why.
     answer = await in_time(receipt(), f"receipt of {what}")
     require(
         answer is not None and not gone,
@@ -47,24 +61,42 @@ async def put_all(outlet: Outlet, weights: Weights, receipt: Receipt, what: str,
     )
 
 
-async def until_writable(descriptor: int) -> None:
-    """Wait until there is room in a pipe, or its receiver has gone."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_writer(descriptor, ready.set)
+async def until_writable(descriptor: int, over: Over = None) -> None:
+    """Wait until there is room in a pipe, its receiver has gone, or its call is over."""
+    loop = asyncio.get_running_loop()
+    await _until(loop.add_writer, loop.remove_writer, descriptor, over)
+
+
+async def until_readable(descriptor: int, over: Over = None) -> None:
+    """Wait until there are bytes in a pipe, its sender has gone, or its call is over."""
+    loop = asyncio.get_running_loop()
+    await _until(loop.add_reader, loop.remove_reader, descriptor, over)
+
+
+async def _until(watch: Callable[..., None], unwatch: Callable[[int], object], descriptor: int, over: Over) -> None:
+    ready = asyncio.Event()
+
+    def wake(*_: object) -> None:
+        ready.set()
+
+    watch(descriptor, wake)
+    if over is not None:
+        over.add_done_callback(wake)
     try:
         await ready.wait()
     finally:
-        loop.remove_writer(descriptor)
+        unwatch(descriptor)
+        if over is not None:
+            over.remove_done_callback(wake)
 
 
-async def until_readable(descriptor: int) -> None:
-    """Wait until there are bytes in a pipe, or its sender has gone."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)
+async def _bring_in(piece: NDArray[np.uint8], to_write: bool = False) -> None:
+    """Bring a piece that is in a file into memory.
+
+    The system reads pages that are missing while it holds the pipe, and so both ends would wait for the disk.
+    """
+    if is_in_file(piece):
+        await asyncio.to_thread(touch, piece, to_write)
 
 
 class Piped:
@@ -89,26 +121,34 @@ class Piped:
         return self.filled == self._weights.buffer.nbytes
 
     async def take_all(
-        self, confirm: Callable[[], Awaitable[None]], arrived: Callable[[NDArray[np.uint8]], Awaitable[None]]
+        self,
+        confirm: Callable[[], Awaitable[None]],
+        arrived: Callable[[NDArray[np.uint8]], Awaitable[None]],
+        over: Over = None,
     ) -> None:
         """Fill the weights, as far as their bytes come; `arrived` gets each part of the buffer that is filled.
 
-        Raises WeightsError if the sender pauses for too long, and OSError if there is no disk for the weights.
+        `over` is done when the call of the transfer has ended. Raises WeightsError if the sender pauses for too long,
+        or there is no disk for the weights.
         """
         buffer = self._weights.buffer
         with contextlib.closing(self._inlet):
             await in_time(confirm(), f"receipt of {self._what}")
-            in_a_row = 0
+            in_a_row = prepared = 0
             while not self.complete:
                 start, end = self.filled, min(self.filled + PIECE_BYTES, buffer.nbytes)
-                reserve(buffer, end)
-                size = self._inlet.take(buffer.data[start:end])
-                if size is None:
-                    await in_time(until_readable(self._inlet.descriptor), f"chunk of {self._what}")
+                with disk_for(self._what):
+                    if prepared < end:
+                        reserve(buffer, end)
+                        await _bring_in(buffer[prepared:end], to_write=True)
+                        prepared = end
+                    size = self._inlet.take(buffer.data[start:end])
+                if size is None and not (over is not None and over.done()):
+                    await in_time(until_readable(self._inlet.descriptor, over), f"chunk of {self._what}")
                     in_a_row = 0
                     continue
-                if size == 0:
-                    return  # the sender has gone; its call says why
+                if not size:
+                    return  # the sender has gone, or the call has ended; the call says why
                 self.filled += size
                 await arrived(buffer[start : self.filled])
                 in_a_row += 1

@@ -8,31 +8,35 @@ import errno
 import fcntl
 import functools
 import hashlib
+import logging
 import os
 import re
-import stat
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+logger = logging.getLogger(__name__)
+
 #: The values of the setting --hand-over.
 HAND_OVERS = ("auto", "network")
-#: Bytes that are in a pipe at most. The system lets every user have this many in up to 64 pipes.
+#: Bytes that are in a pipe at most. The system lets all programs of a user together have 64 such pipes.
 PIPE_BYTES = 1 << 20
 #: Smaller models are faster through a socket, because a pipe must be opened first.
 LEAST_BYTES = 1 << 20
-#: Largest number of pipes that a process offers at once: peers that ask for models must not use up its descriptors.
-MOST = 32
+#: Largest number of pipes that a process offers at once: its peers must not use up what its user may have.
+MOST = 16
 _NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{32})", re.ASCII)
 _CARD = re.compile(rb"([0-9]{1,9}) ([0-9]{1,20})")
 
 _PREFIX = "fedgsp-"  # of the names of files in memory
 _NOT_NOW = 2  # SPLICE_F_NONBLOCK
 
-_offered = 0
 _allowed = True
+_reason_told = False
+_ends: weakref.WeakSet[Outlet | Inlet] = weakref.WeakSet()  # that are open
 
 
 class _Part(ctypes.Structure):
@@ -49,7 +53,6 @@ class Outlet:
 
     def __init__(self) -> None:
         """Raises OSError if the system provides no pipe of that size."""
-        global _offered
         with contextlib.ExitStack() as undo:
             reading, writing = os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, writing)
@@ -66,7 +69,7 @@ class Outlet:
             self.name = f"{os.getpid()}/{card}/{token}"
             self._for_the_receiver = [reading, card]
             undo.pop_all()
-        _offered += 1
+        _ends.add(self)
 
     def was_opened(self) -> None:
         """The receiver has opened the pipe: nobody else can do so any more, and if it goes, this end notices."""
@@ -82,10 +85,10 @@ class Outlet:
 
     def close(self) -> None:
         """The receiver finds the end of the pipe when it has taken what was put."""
-        global _offered
-        self.was_opened()
-        os.close(self.descriptor)
-        _offered -= 1
+        if self in _ends:
+            _ends.discard(self)
+            self.was_opened()
+            os.close(self.descriptor)
 
 
 class Inlet:
@@ -95,6 +98,7 @@ class Inlet:
         """`descriptor` does not block."""
         #: Becomes readable when bytes came, or the sender has closed its end.
         self.descriptor = descriptor
+        _ends.add(self)
 
     def take(self, into: memoryview) -> int | None:
         """Copy the next bytes into memory; returns how many: 0 after the end, None if none came."""
@@ -105,7 +109,9 @@ class Inlet:
 
     def close(self) -> None:
         """Take no more."""
-        os.close(self.descriptor)
+        if self in _ends:
+            _ends.discard(self)
+            os.close(self.descriptor)
 
 
 def choose(hand_over: str) -> None:
@@ -116,7 +122,16 @@ def choose(hand_over: str) -> None:
 
 def machine() -> str:
     """A text that is equal for processes that can open each other's pipes; empty if there are no such pipes."""
-    return _machine() if _allowed else ""
+    global _reason_told
+    if not _allowed:
+        return ""
+    try:
+        return _machine()
+    except (OSError, AttributeError) as error:  # another system, a sandbox, or no descriptors at this moment
+        if not _reason_told:
+            logger.info("models go through sockets, on this machine too: %s", error)
+            _reason_told = True
+        return ""
 
 
 def is_here(peer: str) -> bool:
@@ -126,7 +141,7 @@ def is_here(peer: str) -> bool:
 
 def offer() -> Outlet | None:
     """A new pipe to send a model through; None if there are too many, or the system provides none."""
-    if _offered >= MOST:
+    if sum(isinstance(end, Outlet) for end in _ends) >= MOST:
         return None
     try:
         return Outlet()
@@ -140,28 +155,29 @@ def opened(name: str) -> Inlet:
     if parts is None or not machine():
         raise OSError(f"{name[:60]!r} names no pipe of this machine")
     process, number, token = parts.groups()
-    card = f"/proc/{process}/fd/{number}"
-    if os.readlink(card) != f"/memfd:{_PREFIX}{token} (deleted)":
-        raise OSError(f"{card} tells of no pipe {token}")
-    told = _CARD.fullmatch(_read(card))
-    if told is None:
-        raise OSError(f"{card} does not tell of a pipe")
-    # Without O_NONBLOCK, opening waits for a sender.
-    descriptor = os.open(f"/proc/{process}/fd/{int(told[1])}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    found = os.fstat(descriptor)
-    if not stat.S_ISFIFO(found.st_mode) or found.st_ino != int(told[2]):
-        os.close(descriptor)
-        raise OSError(f"pipe {token} of process {process} is gone")
-    return Inlet(descriptor)
+    with _looked_at(process, number, f"/memfd:{_PREFIX}{token} (deleted)") as card:
+        with open(card, "rb", buffering=0) as file:
+            told = _CARD.fullmatch(file.read(64) or b"")
+        if told is None:
+            raise OSError(f"{token} does not tell of a pipe")
+    with _looked_at(process, str(int(told[1])), f"pipe:[{int(told[2])}]") as pipe:
+        return Inlet(os.open(pipe, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # otherwise opening waits for a sender
 
 
-def _read(path: str) -> bytes:
-    # The descriptor may be something else by now; without O_NONBLOCK, opening it may wait forever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+@contextlib.contextmanager
+def _looked_at(process: str, number: str, expected: str) -> Iterator[str]:
+    """The path of an open file of another process of this user, if it is the expected one; otherwise OSError.
+
+    It is looked at before it is opened: opening may change or stop something, and root may open everything.
+    """
+    found = os.open(f"/proc/{process}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
     try:
-        return os.pread(descriptor, 64, 0)
+        path = f"/proc/self/fd/{found}"
+        if os.readlink(path) != expected or os.fstat(found).st_uid != os.geteuid():
+            raise OSError(f"descriptor {number} of process {process} is not {expected} of this user")
+        yield path
     finally:
-        os.close(descriptor)
+        os.close(found)
 
 
 def _splice(descriptor: int, start: int, size: int) -> int:
@@ -190,11 +206,17 @@ def _machine() -> str:
     A process in another network namespace counts as another machine, because traffic between the two is meant to pass
     that network.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "user")]
-        with contextlib.closing(Outlet()) as outlet:
-            outlet.put(np.zeros(1, np.uint8))
-    except (OSError, AttributeError):  # not on every system, and a sandbox may allow less
-        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "user")]
+    with contextlib.closing(Outlet()) as outlet:  # raises an error if the system has no such pipes
+        outlet.put(np.zeros(1, np.uint8))
     return hashlib.sha256("|".join([boot, str(os.getuid()), *spaces]).encode()).hexdigest()
+
+
+def _close_all() -> None:
+    """In a child that was forked: its parent uses the pipes, and must notice if the other end closes them."""
+    for end in list(_ends):
+        end.close()
+
+
+os.register_at_fork(after_in_child=_close_all)

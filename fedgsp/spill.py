@@ -91,6 +91,20 @@ def walk(array: NDArray[Scalar], piece_bytes: int = _PIECE) -> Iterator[NDArray[
         let_go(piece)
 
 
+def is_in_file(array: NDArray[Any]) -> bool:
+    """Whether an array is in a file."""
+    return _mapping(array) is not None
+
+
+def touch(array: NDArray[np.uint8], to_write: bool = False) -> None:
+    """Bring all pages of an array into memory; `to_write` sets a byte of each page to zero."""
+    for bytes_of_pages in (array[:: mmap.PAGESIZE], array[-1:]):  # an array need not begin with a page
+        if to_write:
+            bytes_of_pages[:] = 0
+        else:
+            bytes_of_pages.sum()
+
+
 def let_go(array: NDArray[Any]) -> None:
     """Release the pages of a contiguous array that is in a file from memory; its values stay."""
     mapping = _mapping(array)

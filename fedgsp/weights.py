@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
@@ -41,6 +42,15 @@ def require(holds: bool, code: FailureCode, detail: str) -> None:
     """Raise WeightsError with this code and detail unless a condition holds."""
     if not holds:
         raise WeightsError(code, detail)
+
+
+@contextlib.contextmanager
+def disk_for(what: str) -> Iterator[None]:
+    """Raise WeightsError in place of the OSError of a full disk, which the bytes of this model do not fit on."""
+    try:
+        yield
+    except OSError as error:
+        raise WeightsError(FailureCode.NO_ROOM, f"{what}: no disk for its bytes: {error.strerror}") from None
 
 
 def nbytes(spec: TensorSpec) -> int:
@@ -223,7 +233,7 @@ class Finiteness:
             for dtype, start, end in stretches(weights.tensors, lambda spec: DTYPES[spec.dtype])
             if _checked(dtype) and end > start
         )
-        self._in_doubt = False
+        self._in_doubt, self._rounded = False, True
 
     def filled_to(self, end: int) -> None:
         """Check the bytes up to `end`, to which the buffer is filled now."""
@@ -234,11 +244,7 @@ class Finiteness:
                 return
             piece = self._weights.buffer[start:looked].view(dtype)
             self._in_doubt = self._in_doubt or not _sound(piece)
-            require(
-                not self._weights.bfloat16 or _rounded(piece),
-                FailureCode.BAD_STREAM,
-                "it is said to hold bfloat16, and holds other values",
-            )
+            self._rounded = self._rounded and (not self._weights.bfloat16 or _rounded(piece))
             self._ahead.popleft()
             if looked < stop:
                 self._ahead.appendleft((looked, stop, dtype))
@@ -250,6 +256,7 @@ class Finiteness:
         If its bytes are gone, values in the padding are refused, too.
         """
         require(not (self._in_doubt and gone), FailureCode.NOT_FINITE, "it may hold NaN or infinite values")
+        require(self._rounded, FailureCode.BAD_STREAM, "it is said to hold bfloat16, and holds other values")
         if self._in_doubt:
             check_finite(self._weights)  # looks at the tensors without the padding
 

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedgsp import chunks, pipes, spill
+from fedgsp import chunks, piped, pipes, spill
 from fedgsp.encoding import rounded
 from fedgsp.messages import TensorSpec
-from fedgsp.model_calls import fetch
+from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.pipes import PIPE_BYTES, Outlet
-from tests.support.handed_over import ELEMENTS, LARGE, fetched, pipes_open, unknown, uploaded
+from fedgsp.weights import Weights
+from tests.support.handed_over import ELEMENTS, LARGE, an_outlet, fetched, pipes_open, unknown, uploaded
 from tests.support.holders import PLENTY, serving_store
 from tests.support.weights import some_weights, vector
 
@@ -199,6 +200,73 @@ async def test_a_receiver_that_goes_leaves_no_pipe(monkeypatch: pytest.MonkeyPat
             await task
         assert (await fetch(served.channel, "m", None, PLENTY)).digest == LARGE.digest
     assert pipes_open() == before
+
+
+async def test_a_pipe_that_was_refused_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow receiver that cannot open it would use up the pipes that others could have."""
+    open_at_the_first_bytes, made = [], chunks.data
+
+    def cannot(name: str) -> pipes.Inlet:
+        raise PermissionError(13, "not yours", name)
+
+    def data(content: memoryview) -> bytes:
+        open_at_the_first_bytes.append(pipes_open())
+        return made(content)
+
+    before = pipes_open()
+    monkeypatch.setattr(pipes, "opened", cannot)
+    monkeypatch.setattr(chunks, "data", data)
+    await fetched(unknown(LARGE))
+    assert open_at_the_first_bytes[0] == before
+
+
+async def test_a_transfer_tells_of_its_progress() -> None:
+    store, told = ModelStore(), []
+    async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY) as served:
+        await upload(served.channel, "m", LARGE, lambda: told.append("sent"), receiver=pipes.machine())
+        await fetch(served.channel, "m", None, PLENTY, lambda: told.append("came"))
+    assert told.count("sent") >= LARGE.buffer.nbytes // PIPE_BYTES
+    assert told.count("came") >= LARGE.buffer.nbytes // PIPE_BYTES
+
+
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+async def test_others_take_their_turns_while_the_other_end_is_as_fast(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no put and no take finds a pipe that is full or empty."""
+    turns, in_a_row = [0], [0]
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            in_a_row[0] = 0
+            await asyncio.sleep(0)
+
+    def counted(size: int) -> int:
+        in_a_row[0] += 1
+        assert in_a_row[0] <= 8
+        return size
+
+    async def confirm(_: int | None = 0) -> int | None:
+        return 0
+
+    async def confirmed() -> None:
+        pass
+
+    async def arrived(_: NDArray[np.uint8]) -> None:
+        pass
+
+    with contextlib.closing(an_outlet()) as outlet:
+        monkeypatch.setattr(Outlet, "put", lambda _, part: counted(part.nbytes))
+        monkeypatch.setattr(pipes.Inlet, "take", lambda _, into: counted(into.nbytes))
+        beside = asyncio.create_task(others())
+        if end == "sender":
+            await piped.put_all(outlet, LARGE, confirm, "m", lambda: None)
+        else:
+            into = Weights(LARGE.tensors, np.empty_like(LARGE.buffer))
+            await piped.Piped("m", into, pipes.opened(outlet.name)).take_all(confirmed, arrived)
+    beside.cancel()
+    assert turns[0] > 3
 
 
 @pytest.mark.parametrize("lacks", [(os, "memfd_create"), (os, "pipe2"), (fcntl, "F_SETPIPE_SZ")])

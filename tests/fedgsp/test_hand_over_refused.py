@@ -164,7 +164,7 @@ REFUSED = model_pb2.Receipt(refused=True).SerializeToString()
 async def test_an_upload_ends_with_a_reason_whatever_its_receiver_answers(
     answers: list[bytes], takes: bool, code: FailureCode, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(stalls, "CHUNK_TIMEOUT_S", 0.5 if code is FailureCode.STALLED else 2.0)
     async with taking(answers, takes) as served:
         failure = await refused(upload(served.channel, "m", unknown(LARGE), receiver=pipes.machine()))
     assert failure.code is code
@@ -240,6 +240,45 @@ async def test_what_does_not_come_as_announced_is_refused(
     _, failure = await asyncio.gather(put_some(), answer_to(outlet.name, *said))
     assert failure.code is code
     assert why in failure.detail
+
+
+async def test_a_call_that_ends_is_not_waited_for_at_the_pipe() -> None:
+    """The connection is watched and the pipe is not: a frozen process keeps its end open."""
+    with contextlib.closing(an_outlet()) as outlet:
+        async with serving(registered(Says((offering(outlet.name),)))) as served:
+            failure = await refused(fetch(served.channel, "m", None, PLENTY))
+        assert failure.code is FailureCode.CUT_SHORT
+        inlet = pipes.opened(outlet.name)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def ended() -> int | None:
+            raise ConnectionError("the call has ended")
+
+        sending = asyncio.create_task(piped.put_all(outlet, LARGE, ended, "m", lambda: None, over))
+        await until_readable(inlet.descriptor)
+        over.set_result(None)
+        with pytest.raises(ConnectionError):
+            await sending
+        inlet.close()
+
+
+async def test_memory_that_the_system_does_not_put_into_a_pipe_is_no_ones_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cannot(*_: Any) -> int:
+        raise OSError(12, "cannot allocate memory")
+
+    store = ModelStore()
+    store.put("m", LARGE)
+    async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY) as served:
+        assert pipes.machine()
+        monkeypatch.setattr(pipes.Outlet, "put", cannot)
+        failure = await refused(upload(served.channel, "n", LARGE, receiver=pipes.machine()))
+        assert failure.code is FailureCode.NO_ROOM
+        assert "cannot be put into a pipe: cannot allocate memory" in failure.detail
+        failure = await refused(fetch(served.channel, "m", None, PLENTY))
+        assert failure.code is FailureCode.UNREACHABLE
+        assert "cannot be put into a pipe" in failure.detail
 
 
 async def test_a_sender_that_puts_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_only_a_pipe_of_that_token_is_opened(outlet: Outlet, tmp_path: Any) -> N
     process, number, _ = outlet.name.split("/")
     with other.open("rb") as file:
         for descriptor in (int(number), file.fileno(), reading):
-            with pytest.raises(OSError, match="tells of no pipe"):
+            with pytest.raises(OSError, match=r"is not /memfd:fedgsp-0{32}"):
                 pipes.opened(f"{process}/{descriptor}/{token}")
     os.close(reading)
     os.close(writing)
@@ -160,7 +160,7 @@ def test_another_pipe_with_the_same_number_is_not_opened() -> None:
     card = os.memfd_create(f"fedgsp-{token}")
     os.write(card, b"%d %d" % (reading, os.fstat(reading).st_ino + 1))
     try:
-        with pytest.raises(OSError, match="is gone"):
+        with pytest.raises(OSError, match=r"is not pipe:"):
             pipes.opened(f"{os.getpid()}/{card}/{token}")
     finally:
         for descriptor in (reading, writing, card):
@@ -172,6 +172,75 @@ def test_nobody_else_opens_a_pipe_that_was_opened(outlet: Outlet) -> None:
     outlet.was_opened()
     with pytest.raises(FileNotFoundError):
         pipes.opened(outlet.name)
+
+
+def test_a_pipe_with_a_name_in_the_file_system_is_not_opened(tmp_path: Any) -> None:
+    """Root could open a pipe of somebody else, which its peer may not read."""
+    token, path = "a" * 32, tmp_path / "pipe"
+    os.mkfifo(path)
+    named, card = os.open(path, os.O_RDWR | os.O_NONBLOCK), os.memfd_create(f"fedgsp-{token}")
+    os.write(card, b"%d %d" % (named, os.fstat(named).st_ino))
+    try:
+        with pytest.raises(OSError, match=r"is not pipe:"):
+            pipes.opened(f"{os.getpid()}/{card}/{token}")
+    finally:
+        os.close(named)
+        os.close(card)
+
+
+def test_a_pipe_of_another_user_is_not_opened(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match="of this user"):
+        pipes.opened(outlet.name)
+
+
+def test_a_child_that_is_forked_keeps_no_end_open(outlet: Outlet) -> None:
+    """Otherwise nobody would notice that this process has gone while its child lives."""
+    inlet = pipes.opened(outlet.name)
+    child = os.fork()
+    if not child:
+        closed = 0
+        for descriptor in (outlet.descriptor, inlet.descriptor):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                closed += 1
+        os._exit(closed)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 2
+    os.fstat(outlet.descriptor)
+    inlet.close()
+
+
+def test_a_program_that_is_started_inherits_no_end(outlet: Outlet) -> None:
+    with contextlib.closing(pipes.opened(outlet.name)) as inlet:
+        assert not os.get_inheritable(outlet.descriptor)
+        assert not os.get_inheritable(inlet.descriptor)
+
+
+def test_an_end_is_closed_once(outlet: Outlet) -> None:
+    """Its number may be that of another file by then."""
+    inlet = pipes.opened(outlet.name)
+    for end in (inlet, outlet):
+        end.close()
+        number = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(number, end.descriptor)
+        end.close()
+        os.fstat(end.descriptor)
+        for descriptor in {number, end.descriptor}:
+            os.close(descriptor)
+
+
+def test_a_lack_that_passes_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> int:
+        raise OSError(24, "too many open files")
+
+    here = pipes.machine()
+    pipes._machine.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pipe2", none)
+        assert pipes.machine() == ""
+    assert pipes.machine() == here
 
 
 def test_another_network_is_another_machine() -> None:

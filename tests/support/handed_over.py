@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 
 import numpy as np
@@ -30,8 +31,11 @@ def pipes_open() -> int:
     """Descriptors of pipes, and of the files that tell of them, which this process has."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
-            found += os.readlink(f"/proc/self/fd/{name}").startswith(("/memfd:fedgsp-", "pipe:"))
+        with contextlib.suppress(OSError):  # that of the listing itself, and those that are no pipes
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:fedgsp-"):
+                found += 1
+            else:
+                found += fcntl.fcntl(int(name), fcntl.F_GETPIPE_SZ) == PIPE_BYTES
     return found
 
 
