@@ -91,8 +91,8 @@ async def chunks_of(
         # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
         digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
         answer = await in_time(pace.receipt(), f"receipt of {what}") if outlet is not None or offer.coded else None
-        if answer is None:
-            at_the_end.close()  # the receiver cannot open the pipe
+        if outlet is not None and answer is None:
+            outlet.close()  # the receiver cannot open it
         if outlet is not None and answer is not None:
             await put_all(outlet, weights, pace.receipt, what, on_chunk, over)
         elif offer.coded and answer is not None and bases is not None:

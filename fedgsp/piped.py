@@ -6,6 +6,7 @@ the model, because the pipe holds references to its memory and no copies.
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
@@ -20,7 +21,9 @@ from fedgsp.weights import MEMORY, Weights, WeightsError, disk_for, require
 
 #: A receiver takes pieces that fit into the processor's cache.
 PIECE_BYTES = 512 * 1024
-#: The end of the call that a transfer belongs to.
+#: A receiver prepares so many bytes of a file at once.
+AHEAD_BYTES = 4 << 20
+#: The end of the call of a transfer. A server needs none: gRPC cancels what handles a call that has ended.
 Over = asyncio.Future[None] | None
 #: After so many pieces (some milliseconds), others take their turns, although the pipe is never empty.
 MOST_IN_A_ROW = 4
@@ -50,8 +53,8 @@ async def put_all(
     except BrokenPipeError:
         gone = True
     except OSError as error:
-        why = f"{what} cannot be put into a pipe: {error.strerror}"
-        raise WeightsError(FailureCode.NO_ROOM, why) from None
+        code = FailureCode.NO_ROOM if error.errno == errno.ENOMEM else FailureCode.UNREACHABLE
+        raise WeightsError(code, f"{what} cannot be put into a pipe: {error.strerror}") from None
     # If the receiver has gone, its call says why.
     answer = await in_time(receipt(), f"receipt of {what}")
     require(
@@ -139,9 +142,10 @@ class Piped:
                 start, end = self.filled, min(self.filled + PIECE_BYTES, buffer.nbytes)
                 with disk_for(self._what):
                     if prepared < end:
-                        reserve(buffer, end)
-                        await _bring_in(buffer[prepared:end], to_write=True)
-                        prepared = end
+                        ahead = min(prepared + AHEAD_BYTES, buffer.nbytes)
+                        reserve(buffer, ahead)
+                        await _bring_in(buffer[prepared:ahead], to_write=True)
+                        prepared = ahead
                     size = self._inlet.take(buffer.data[start:end])
                 if size is None and not (over is not None and over.done()):
                     await in_time(until_readable(self._inlet.descriptor, over), f"chunk of {self._what}")

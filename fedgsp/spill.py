@@ -97,12 +97,14 @@ def is_in_file(array: NDArray[Any]) -> bool:
 
 
 def touch(array: NDArray[np.uint8], to_write: bool = False) -> None:
-    """Bring all pages of an array into memory; `to_write` sets a byte of each page to zero."""
-    for bytes_of_pages in (array[:: mmap.PAGESIZE], array[-1:]):  # an array need not begin with a page
-        if to_write:
-            bytes_of_pages[:] = 0
-        else:
-            bytes_of_pages.sum()
+    """Bring all pages of an array into memory; `to_write` sets all of its bytes to zero.
+
+    Other threads of this process go on meanwhile: NumPy lets them during these two operations on many bytes.
+    """
+    if to_write:
+        array[:] = 0
+    else:
+        np.count_nonzero(array)
 
 
 def let_go(array: NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,37 @@ async def test_many_small_tensors_come_as_they_were(ways: Ways) -> None:
     assert ways.piped == weights.buffer.nbytes
 
 
-@pytest.mark.parametrize("way", [fetched, lambda weights: uploaded(weights, pipes.machine())])
-async def test_a_model_in_a_file_comes_as_it_was(way: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [PIPE_BYTES, 100_003])
+@pytest.mark.parametrize("way", ["fetched", "uploaded"])
+async def test_a_model_in_a_file_comes_as_it_was_into_a_file(
+    way: str, most: int, ways: Ways, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are brought in by another thread, so that nobody waits for the disk at the pipe."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(spill, "SPILLED_BYTES", 1 << 20)
-    assert (await way(unknown(LARGE).at_rest())).digest == LARGE.digest
+    put, touched, threads = Outlet.put, spill.touch, []
+
+    def noted(array: NDArray[np.uint8], to_write: bool = False) -> None:
+        threads.append((threading.current_thread(), to_write))
+        touched(array, to_write)
+
+    monkeypatch.setattr(piped, "touch", noted)
+    monkeypatch.setattr(Outlet, "put", lambda outlet, part: put(outlet, part[:most]))
+    store, models = ModelStore(), ModelStore()
+    models.put("m", unknown(LARGE).at_rest())
+    if way == "fetched":
+        async with serving_store(models) as served:
+            came = await fetch(served.channel, "m", None, PLENTY, make_room=spill.growing_room)
+    else:
+        room = {"make_room": spill.growing_room}
+        async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, **room) as served:
+            await upload(served.channel, "m", models.held("m"), receiver=pipes.machine())
+        came = store.held("m")
+    assert spill.is_in_file(came.buffer)
+    assert np.array_equal(came.buffer, LARGE.buffer)
+    assert not ways.travelled
+    assert {to_write for _, to_write in threads} == {False, True}
+    assert threading.current_thread() not in {thread for thread, _ in threads}
 
 
 async def test_a_model_for_another_machine_travels(ways: Ways) -> None:

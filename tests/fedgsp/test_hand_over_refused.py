@@ -242,24 +242,40 @@ async def test_what_does_not_come_as_announced_is_refused(
     assert why in failure.detail
 
 
-async def test_a_call_that_ends_is_not_waited_for_at_the_pipe() -> None:
-    """The connection is watched and the pipe is not: a frozen process keeps its end open."""
+class Ends(model_pb2_grpc.ModelServiceServicer):
+    """Opens or offers a pipe, keeps its end open, and ends the call when the other end has opened it."""
+
+    def __init__(self, outlet: pipes.Outlet) -> None:
+        self.outlet, self.ends = outlet, contextlib.ExitStack()
+
+    async def Fetch(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        await anext(requests)
+        yield offering(self.outlet.name)
+        await anext(requests)
+        await context.abort(grpc.StatusCode.ABORTED, "the reason")
+
+    async def Upload(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        header = await anext(requests)
+        self.ends.callback(pipes.opened(header.header.pipe).close)
+        yield model_pb2.Receipt()
+        await context.abort(grpc.StatusCode.ABORTED, "the reason")
+
+
+@pytest.mark.parametrize("direction", ["fetch", "upload"])
+async def test_a_call_that_ends_is_not_waited_for_at_the_pipe(direction: str) -> None:
+    """gRPC watches the connection, and nobody the pipe: a frozen process keeps its end open."""
     with contextlib.closing(an_outlet()) as outlet:
-        async with serving(registered(Says((offering(outlet.name),)))) as served:
-            failure = await refused(fetch(served.channel, "m", None, PLENTY))
-        assert failure.code is FailureCode.CUT_SHORT
-        inlet = pipes.opened(outlet.name)
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def ended() -> int | None:
-            raise ConnectionError("the call has ended")
-
-        sending = asyncio.create_task(piped.put_all(outlet, LARGE, ended, "m", lambda: None, over))
-        await until_readable(inlet.descriptor)
-        over.set_result(None)
-        with pytest.raises(ConnectionError):
-            await sending
-        inlet.close()
+        ends = Ends(outlet)
+        with ends.ends:
+            async with serving(registered(ends)) as served:
+                call = (
+                    fetch(served.channel, "m", None, PLENTY)
+                    if direction == "fetch"
+                    else upload(served.channel, "m", LARGE, receiver=pipes.machine())
+                )
+                failure = await refused(call)
+    assert failure.code is FailureCode.UNREACHABLE
+    assert "the reason" in failure.detail
 
 
 async def test_memory_that_the_system_does_not_put_into_a_pipe_is_no_ones_fault(
