@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import Receipt
 from fedgsp.pipes import PIPE_BYTES, Inlet, Outlet
-from fedgsp.spill import is_in_file, reserve, touch, walk
+from fedgsp.spill import lacks_pages, reserve, touch, walk
 from fedgsp.stalls import in_time
 from fedgsp.weights import MEMORY, Weights, WeightsError, disk_for, require
 
@@ -94,11 +94,11 @@ async def _until(watch: Callable[..., None], unwatch: Callable[[int], object], d
 
 
 async def _bring_in(piece: NDArray[np.uint8], to_write: bool = False) -> None:
-    """Bring a piece that is in a file into memory.
+    """Bring a piece into memory, if it is in a file and is not there yet.
 
     The system reads pages that are missing while it holds the pipe, and so both ends would wait for the disk.
     """
-    if is_in_file(piece):
+    if lacks_pages(piece):
         await asyncio.to_thread(touch, piece, to_write)
 
 

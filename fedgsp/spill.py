@@ -4,7 +4,9 @@ A process that averages or forwards models reads each byte once or twice, in ord
 stay in its memory. `walk` yields the same pieces of arrays that are in memory, which stay there.
 """
 
+import ctypes
 import errno
+import functools
 import logging
 import mmap
 import os
@@ -96,6 +98,17 @@ def is_in_file(array: NDArray[Any]) -> bool:
     return _mapping(array) is not None
 
 
+def lacks_pages(array: NDArray[np.uint8]) -> bool:
+    """Whether an array is in a file, and pages of it are not in memory: whoever uses them waits for the disk."""
+    if not is_in_file(array):
+        return False
+    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    size = array.ctypes.data + array.nbytes - start
+    found = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    answer = _mincore()(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_void_p(found.ctypes.data))
+    return answer != 0 or not bool((found & 1).all())
+
+
 def touch(array: NDArray[np.uint8], to_write: bool = False) -> None:
     """Bring all pages of an array into memory; `to_write` sets all of its bytes to zero.
 
@@ -155,6 +168,12 @@ def _new_file(size: int) -> _FilePages:
         pages.descriptor, pages.reserved = os.dup(file.fileno()), 0
     weakref.finalize(pages, os.close, pages.descriptor).atexit = False
     return pages
+
+
+@functools.cache
+def _mincore() -> Callable[..., int]:
+    function: Callable[..., int] = ctypes.CDLL(None).mincore
+    return function
 
 
 def _mapping(array: NDArray[Any]) -> _FilePages | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,23 @@ def test_a_model_in_a_file_can_be_read_by_nobody_else(monkeypatch: pytest.Monkey
     mine = [path for path in Path("/proc/self/fd").iterdir() if str(path.resolve()).startswith(str(tmp_path))]
     assert {path.stat().st_mode & 0o777 for path in mine} == {0o600}
     assert len(made) == 2 << 20
+
+
+def test_pages_of_a_file_are_lacking_until_they_are_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(spill, "SPILLED_BYTES", 1 << 20)
+    monkeypatch.setattr(spill, "_spare", deque(maxlen=1))
+    array = spill.spilling_room(4 << 20)
+    if not spill.lacks_pages(array):
+        pytest.skip("this folder is in memory")
+    part = array[12_345 : 2 << 20]
+    spill.touch(part, to_write=True)
+    assert not spill.lacks_pages(part)
+    array[12_345:12_355] = range(10)
+    spill.touch(array)
+    assert not spill.lacks_pages(array)
+    assert list(array[12_345:12_355]) == list(range(10))
+
+
+def test_memory_lacks_no_pages() -> None:
+    assert not spill.lacks_pages(np.empty(8 << 20, np.uint8))
