@@ -125,7 +125,7 @@ class ModelServicer:
             try:
                 async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
 
-                    def taken(limit: asyncio.Timeout = limit) -> None:
+                    def taken() -> None:
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
 

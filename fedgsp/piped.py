@@ -43,11 +43,10 @@ async def put_all(
         for piece in walk(weights.buffer, PIPE_BYTES):
             await _bring_in(piece)
             put = 0
-            while not gone and (put := put + outlet.put(piece[put:])) < piece.nbytes:
+            while (put := put + outlet.put(piece[put:])) < piece.nbytes:
                 await in_time(until_writable(outlet.descriptor, over), f"room in the pipe of {what}")
-                gone = over is not None and over.done()
-            if gone:
-                break
+                if _is_done(over):
+                    raise BrokenPipeError
             on_piece()
             await asyncio.sleep(0)  # others take their turns while the pipe is never full
     except BrokenPipeError:
@@ -74,6 +73,10 @@ async def until_readable(descriptor: int, over: Over = None) -> None:
     """Wait until there are bytes in a pipe, its sender has gone, or its call is over."""
     loop = asyncio.get_running_loop()
     await _until(loop.add_reader, loop.remove_reader, descriptor, over)
+
+
+def _is_done(over: Over) -> bool:
+    return over is not None and over.done()
 
 
 async def _until(watch: Callable[..., None], unwatch: Callable[[int], object], descriptor: int, over: Over) -> None:
@@ -132,7 +135,7 @@ class Piped:
         """Fill the weights, as far as their bytes come; `arrived` gets each part of the buffer that is filled.
 
         `over` is done when the call of the transfer has ended. Raises WeightsError if the sender pauses for too long,
-        or there is no disk for the weights.
+        or the disk has no room for the weights.
         """
         buffer = self._weights.buffer
         with contextlib.closing(self._inlet):
@@ -147,7 +150,7 @@ class Piped:
                         await _bring_in(buffer[prepared:ahead], to_write=True)
                         prepared = ahead
                     size = self._inlet.take(buffer.data[start:end])
-                if size is None and not (over is not None and over.done()):
+                if size is None and not _is_done(over):
                     await in_time(until_readable(self._inlet.descriptor, over), f"chunk of {self._what}")
                     in_a_row = 0
                     continue

@@ -150,7 +150,7 @@ def offer() -> Outlet | None:
 
 
 def opened(name: str) -> Inlet:
-    """The pipe of another process; raises OSError if there is no such pipe, or it cannot be opened."""
+    """Open the pipe of another process for reading; raises OSError if it does not exist or cannot be opened."""
     parts = _NAME.fullmatch(name)
     if parts is None or not machine():
         raise OSError(f"{name[:60]!r} names no pipe of this machine")

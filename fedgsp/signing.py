@@ -114,7 +114,7 @@ def path_to_ca(own: bytes, others: bytes, ca: bytes) -> bytes:
     The caller has sent `others` beside its own: those between, and perhaps unrelated ones. The unrelated ones are left
     out, so that neither its receipts nor the record depend on certificates that it has made up.
 
-    Raises ValueError, with the reason, if there is no such path, or if it has more than `MOST_PATH_BYTES`.
+    Raises ValueError if no path leads to the CA, or if the path has more than `MOST_PATH_BYTES`.
     """
     from cryptography.hazmat.primitives.serialization import Encoding  # here: without TLS it is never needed
 

@@ -99,7 +99,7 @@ def is_in_file(array: NDArray[Any]) -> bool:
 
 
 def lacks_pages(array: NDArray[np.uint8]) -> bool:
-    """Whether an array is in a file, and pages of it are not in memory: whoever uses them waits for the disk."""
+    """Whether an array is in a file, and pages of it are not in memory. Code that uses them waits for the disk."""
     if not is_in_file(array):
         return False
     start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE

@@ -214,7 +214,7 @@ def _sound(piece: NDArray[Any]) -> bool:
     return bool(np.isfinite(piece).all() if is_float(piece.dtype) else (piece.view(np.uint8) <= 1).all())
 
 
-def _rounded(piece: NDArray[Any]) -> bool:
+def _is_rounded(piece: NDArray[Any]) -> bool:
     """Whether all values of a piece are bfloat16, if they are float32."""
     return piece.dtype != np.float32 or not piece.view(np.uint16)[::2].any()
 
@@ -244,14 +244,14 @@ class Finiteness:
                 return
             piece = self._weights.buffer[start:looked].view(dtype)
             self._in_doubt = self._in_doubt or not _sound(piece)
-            self._rounded = self._rounded and (not self._weights.bfloat16 or _rounded(piece))
+            self._rounded = self._rounded and (not self._weights.bfloat16 or _is_rounded(piece))
             self._ahead.popleft()
             if looked < stop:
                 self._ahead.appendleft((looked, stop, dtype))
                 return
 
     def check(self, gone: bool = False) -> None:
-        """Raise WeightsError if the full buffer holds a value that `check_finite` refuses.
+        """Raise WeightsError if the full buffer holds a value that `check_finite` refuses, or that is no bfloat16.
 
         If its bytes are gone, values in the padding are refused, too.
         """

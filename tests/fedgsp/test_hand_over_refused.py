@@ -110,7 +110,7 @@ async def test_a_receiver_that_takes_nothing_is_given_up(monkeypatch: pytest.Mon
 
 
 class Takes(model_pb2_grpc.ModelServiceServicer):
-    """Answers an upload with these bytes, and then ends or says nothing more. It may take what is in the pipe."""
+    """Answers an upload with these messages, and then says nothing more. It may take what is in the pipe."""
 
     def __init__(self, answers: list[bytes], takes: bool) -> None:
         self.answers, self.takes = answers, takes

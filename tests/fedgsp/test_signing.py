@@ -76,7 +76,7 @@ def made_up(days: float, size: int = 0, key: x509.Certificate | None = None) -> 
 
 
 def test_what_is_sent_beside_a_certificate_does_not_end_it(tmp_path: Path) -> None:
-    """Whoever has a certificate could send such others to a group manager, and the whole group would lose its work."""
+    """Otherwise a node could add unrelated certificates to its own, and the whole group would lose its work."""
     authority = Authority(tmp_path)
     renewed = unchecked(authority.issue("a", identity=node("a"), days=7, begins=0))
     of_ca = x509.load_pem_x509_certificate(renewed.ca)
