@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 FLOP_PER_MULTIPLY_ADD = 6
 _COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _SAMPLES = 2
+#: How torch begins its warning that a loss compares each output with the targets of all samples.
+_BROADCAST = "Using a target size"
 
 
 def check_model(module: nn.Module) -> None:
@@ -205,6 +208,21 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
     return found
 
 
+def _loss(task: Task, outputs: Any, targets: Any) -> Any:
+    """The loss; TaskError if torch warns that it compares each output with each target, and not with its own one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", _BROADCAST)
+        try:
+            return task.loss(outputs, targets)
+        except UserWarning as warning:
+            if not str(warning).startswith(_BROADCAST):
+                raise
+            raise TaskError(
+                f"the task's loss() compares outputs and targets of different shapes: torch says {str(warning)!r}",
+                "give both the same shape, for example with outputs.squeeze(1) or targets.unsqueeze(1)",
+            ) from None
+
+
 def _rehearse(
     module: nn.Module, task: Task, name: str, part: Part, device: torch.device
 ) -> tuple[set[str], Iterable[str]]:
@@ -217,7 +235,7 @@ def _rehearse(
         some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
     x, y = moved(some, device)
     learned_from = guarded(lambda: module(mapped(torch.clone, x)), f"model() on samples of a {name} part")
-    loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
+    loss: Any = guarded(lambda: _loss(task, learned_from, y), f"loss() on samples of a {name} part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of {_shown(loss)}" if isinstance(loss, torch.Tensor) else _shown(loss)
         raise TaskError(

@@ -11,6 +11,8 @@ import pytest
 import safetensors.numpy
 
 from fedgsp.errors import ConfigError
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
@@ -63,6 +65,28 @@ async def test_so_does_every_model_of_a_scheme_with_several(tmp_path: Path, sche
     run = await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     oracle = from_file(GroupReference)
     assert_equals(run, oracle.play_hcct() if scheme == "hcct" else oracle.play_independent())
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+async def test_one_node_that_makes_another_initial_model_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    honest = Clients.initial_weights
+
+    def made(clients: Clients, seed: int) -> Weights:
+        weights = honest(clients, seed).to_change()
+        if bad in {one.client for one in clients.hosted}:
+            weights.buffer.view(np.float32)[...] *= 100
+        return weights
+
+    monkeypatch.setattr(Clients, "initial_weights", made)
+    config = settings(tmp_path / "run", task_option=TASK)
+    run = await play(config, nodes([0, 3], [1, 4], [2, 5], clients=TASK["clients"]))
+    expected = Reference(load_task("digits", TASK), SIX, rounds=2, beta=2, sampling_rate=1.0).play_fedgsp()
+    assert_same_bits(run.model(2), expected[-1])
+    (told,) = run.of_kind("initial_models_differ")
+    assert len(set(told["digests"].values())) == 2
+    assert told["reason"].endswith(f" counts, and n{bad} made another one")
 
 
 async def test_a_file_of_another_model_is_refused_when_the_first_node_is_there(tmp_path: Path) -> None:

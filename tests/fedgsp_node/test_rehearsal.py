@@ -54,6 +54,17 @@ def test_what_no_round_could_use_is_refused(method: str, returns: Any, what: str
         clients.rehearse()
 
 
+@pytest.mark.parametrize("loss", [nn.functional.mse_loss, nn.functional.l1_loss, nn.functional.smooth_l1_loss])
+def test_a_loss_that_compares_each_output_with_the_targets_of_all_samples_is_refused(loss: Any) -> None:
+    def broadcast(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return loss(outputs[:, :1], targets.float())  # (n, 1) and (n,)
+
+    with pytest.raises(TaskError, match=r"different shapes: torch says 'Using a target size.*2.*2, 1") as caught:
+        Clients(task_with(loss=broadcast), None).rehearse()
+    assert "outputs.squeeze(1)" in caught.value.remedy
+    Clients(task_with(loss=lambda outputs, targets: loss(outputs[:, 0], targets.float())), None).rehearse()
+
+
 @pytest.mark.parametrize("method", ["loss", "correct", "metrics"])
 def test_what_raises_is_named_with_its_line(method: str) -> None:
     def broken(outputs: Any, targets: torch.Tensor) -> Any:

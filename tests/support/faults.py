@@ -51,9 +51,9 @@ class Faults:
         """The client's node brings "nothing", or "another" model, and reports as if it had brought its own."""
         return self._add(Fault(("bring", client), what))
 
-    def make_another(self, client: int) -> Faults:
-        """The client's node makes fresh weights with other tensors than those of the run."""
-        return self._add(Fault(("initialise", client), "another"))
+    def make_another(self, client: int, what: str = "tensors") -> Faults:
+        """The client's node makes fresh weights with other "tensors" than those of the run, or with other "values"."""
+        return self._add(Fault(("initialise", client), what))
 
     def lose_node(self, node: str, *, before: int | None = None, after: int | None = None) -> Faults:
         """The node goes away with its models: instead of answering one client's order, or when it is answered."""

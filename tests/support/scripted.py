@@ -278,7 +278,8 @@ class ScriptedNode:
             case Initialise(produces, seed):
                 await self._go_wrong(session, key, client)
                 wrong = scene.faults.take("initialise", client)
-                made = model(float(seed)) if wrong is None else OTHER_TENSORS
+                others = {"tensors": OTHER_TENSORS, "values": model(client + 0.5)}
+                made = model(float(seed)) if wrong is None else others[wrong.what]
                 return Trained(made.ref(produces), source=Source(SourceKind.LOCAL, "")), made
             case SendUp(model_id, earlier):
                 if earlier and model_id not in self.store:

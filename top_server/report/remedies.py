@@ -54,6 +54,10 @@ _OF_KINDS = {
     "round_waits": "start the nodes again, or resume with a smaller --min-clients",
     "trained_nobody": "see why the clients of the round were skipped",
     "not_evaluated": "see the logs of the nodes; clients without test samples cannot be evaluated",
+    "initial_models_differ": (
+        "give all nodes the same versions of the task and of torch, or begin with --initial-model; if the versions are"
+        " the same, a node did not do as ordered"
+    ),
     "initial_model_failed": "correct what the reason names; other clients are asked by themselves",
     "state_damaged": "see the disk of the run directory; rounds since the state before are played again",
     "groups_doubted": "change the flags that the reason names, unless these groups are wanted",

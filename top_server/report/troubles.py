@@ -36,6 +36,7 @@ TROUBLES = {
     "trained_nobody": "trained nobody",
     "not_evaluated": "was not evaluated",
     "initial_model_failed": "could not be made",
+    "initial_models_differ": "was not the same on all nodes",
     "state_damaged": "could not be read",
     "nodes_refused": "were refused",
     "groups_doubted": "may not be wanted",
@@ -43,6 +44,7 @@ TROUBLES = {
 #: Kinds that concern the whole run -> their subject.
 _SUBJECTS = {
     "initial_model_failed": "the initial model",
+    "initial_models_differ": "the initial model",
     "state_damaged": "the saved state",
     "nodes_refused": "further nodes",
     "groups_doubted": "the groups",

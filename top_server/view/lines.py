@@ -172,6 +172,7 @@ _LINES: dict[str, str] = {
     "clients_missing": "{named_clients} did not come back; the run continues without them",
     "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
+    "initial_models_differ": "warning: the initial model {model} is not the same on all nodes: {reason}",
     "initial_model_read": "the run starts from the weights in {file}",
     "not_evaluated": "round {round} was not evaluated: {reason}",
     "not_validated": "round {round} has no validation score: {reason}",

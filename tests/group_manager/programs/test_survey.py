@@ -85,9 +85,38 @@ async def test_a_member_without_an_answer_is_skipped_and_the_others_are_heard(
         assert sorted(play.done) == [client for client in range(3) if client not in skipped]
 
 
-async def test_fresh_weights_are_made_from_the_runs_seed_by_the_first_member() -> None:
+async def test_fresh_weights_are_made_from_the_runs_seed_by_two_nodes() -> None:
     async with scene() as play:
-        outcome = await play.run(TWO_NODES, "initialise", start=None)
+        outcome = await play.run(hosted(n1=[0, 1], n2=[2], n3=[3]), "initialise", start=None)
+        assert await play.result(outcome) == float(derive(0, "initial-weights"))
+        assert play.done == [0, 2]  # a node is not asked twice, and two that agree are enough
+        play.assert_released(here=1)  # the result
+
+
+@pytest.mark.parametrize(("bad", "asked"), [(0, [0, 1, 2]), (1, [0, 1, 2]), (2, [0, 1])])
+async def test_one_node_of_three_cannot_choose_the_fresh_weights(bad: int, asked: list[int]) -> None:
+    faults = Faults().make_another(bad, "values") if bad in asked else Faults()
+    async with scene(faults) as play:
+        outcome = await play.run(hosted(n1=[0], n2=[1], n3=[2], n4=[3]), "initialise", start=None)
+        assert await play.result(outcome) == float(derive(0, "initial-weights"))
+        assert play.done == asked
+        assert not play.skipped
+        made = {client: result.ref for client, result in results(play).items() if isinstance(result, Trained)}
+        digests = [ref.digest for ref in made.values() if ref is not None]
+        assert len(set(digests)) == (2 if bad in asked else 1)  # the top server learns of it
+        play.assert_released(here=1)  # the result
+
+
+async def test_if_no_two_nodes_make_the_same_the_first_weights_count() -> None:
+    async with scene(Faults().make_another(0, "values").make_another(1, "values")) as play:
+        outcome = await play.run(hosted(n1=[0], n2=[1], n3=[2], n4=[3]), "initialise", start=None)
+        assert await play.result(outcome) == 0.5
+        assert play.done == [0, 1, 2]
+
+
+async def test_one_node_alone_makes_the_fresh_weights() -> None:
+    async with scene() as play:
+        outcome = await play.run(hosted(n1=[0, 1, 2]), "initialise", start=None)
         assert await play.result(outcome) == float(derive(0, "initial-weights"))
         assert play.done == [0]
 
@@ -104,7 +133,7 @@ async def test_fresh_weights_with_other_tensors_than_those_of_the_run_are_not_ta
     async with scene(Faults().make_another(0).make_another(2)) as play:
         outcome = await play.run(hosted(n1=[0], n2=[1]), "initialise", start=None, tensors=TENSORS)
         assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert play.done == [1]
+        assert play.done == [0, 1]
         why = play.skipped[0]
         assert why is not None
         assert why.code is FailureCode.WRONG_SHAPES
@@ -118,7 +147,7 @@ async def test_a_stalled_member_is_called_off_in_the_end() -> None:
     async with scene(Faults().stall(0)) as play:
         outcome = await play.run(TWO_NODES, "initialise", start=None)
         assert isinstance(outcome, GroupResult)
-        assert play.done == [1]
+        assert play.done == [1, 2]
         assert play.skipped[0] is not None
         assert play.skipped[0].code is FailureCode.STALLED
 
@@ -218,4 +247,4 @@ async def test_every_group_number_gives_fresh_weights_of_its_own() -> None:
         async with scene() as play:
             await play.run(TWO_NODES, "initialise", start=None, group=group)
             made = [order.work for order in orders(play) if isinstance(order.work, Initialise)]
-            assert [work.seed for work in made] == [seed]
+            assert [work.seed for work in made] == [seed, seed]

@@ -72,6 +72,14 @@ class InitialModelFailed(Event):
     reason: str
 
 
+class InitialModelsDiffer(Event):
+    """Nodes made different initial models from the same seed. What two of them made counts, else what came first."""
+
+    model: str = told("what the model is for")
+    reason: str = told("which nodes made the model that counts, and which made others")
+    digests: Mapping[str, str] = told("digest (BLAKE3) of what each node made, by node")
+
+
 class InitialModelRead(Event):
     """The run starts from the weights of a file (`--initial-model`)."""
 
