@@ -128,8 +128,8 @@ PROGRAMS: Parts[Program] = Parts(
         "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
         "initialise": Program(
             initialises=True,
-            code=f"{_HERE}.survey:initialise",
-            help="a client's node makes fresh weights",
+            code=f"{_HERE}.initialise:run",
+            help="nodes of two clients make the same fresh weights",
             makes_model=True,
             needs_training=True,
         ),

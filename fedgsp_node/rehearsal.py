@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,8 +35,8 @@ logger = logging.getLogger(__name__)
 FLOP_PER_MULTIPLY_ADD = 6
 _COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _SAMPLES = 2
-#: How torch begins its warning that a loss compares each output with the targets of all samples.
-_BROADCAST = "Using a target size"
+#: The shapes in torch's warning that a loss compares tensors of different shapes: that of the targets comes first.
+_SIZE = re.compile(r"(?:target|input) size \(torch\.Size\(\[([0-9, ]*)\]\)\)")
 
 
 def check_model(module: nn.Module) -> None:
@@ -209,18 +211,23 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
 
 
 def _loss(task: Task, outputs: Any, targets: Any) -> Any:
-    """The loss; TaskError if torch warns that it compares each output with each target, and not with its own one."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", _BROADCAST)
-        try:
-            return task.loss(outputs, targets)
-        except UserWarning as warning:
-            if not str(warning).startswith(_BROADCAST):
-                raise
+    """The loss; TaskError if torch warns that it compares each output with the targets of all samples.
+
+    It may compare them with one target, which has fewer values.
+    """
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loss = task.loss(outputs, targets)
+    for warning in told:
+        shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in _SIZE.findall(str(warning.message))]
+        if len(shapes) == 2 and torch.broadcast_shapes(*shapes) not in shapes:
             raise TaskError(
-                f"the task's loss() compares outputs and targets of different shapes: torch says {str(warning)!r}",
+                f"the task's loss() compares tensors of the shapes {shapes[1]} and {shapes[0]}, and so each output"
+                f" with the targets of all samples ({Path(warning.filename).name}:{warning.lineno})",
                 "give both the same shape, for example with outputs.squeeze(1) or targets.unsqueeze(1)",
-            ) from None
+            )
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return loss
 
 
 def _rehearse(

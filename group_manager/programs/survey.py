@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -13,21 +11,15 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     GroupResult,
-    Initialise,
     Member,
     Release,
     Result,
     Trained,
     Work,
 )
-from fedgsp.seeds import derive
-from fedgsp.weights import Weights
 from group_manager.group import Group
 from group_manager.programs.ahead import Ahead
 from group_manager.sessions import PendingOrder
-
-#: Most nodes that make the same fresh weights.
-MOST_MAKERS = 3
 
 
 async def ask(group: Group) -> GroupResult | Failure:
@@ -82,43 +74,6 @@ async def forget(group: Group) -> GroupResult | Failure:
     for pending in forgetting:
         await group.orders.outcome(pending, in_turn=False)
     return group.result()
-
-
-async def initialise(group: Group) -> GroupResult | Failure:
-    """Takes fresh weights, with the tensors of the run, that two nodes have made alike.
-
-    All nodes make the same weights from one seed. So a single node cannot put others in their place: if two nodes
-    differ, a third one decides. If no two are alike, the first weights count. The top server learns what each made.
-    The reason for which a member is skipped names its node: all other nodes would have made the same.
-    """
-    request = group.request
-    assert request.training is not None
-    # Another seed for every group number: schemes with several models must not start from equal ones.
-    seed = derive(request.training.seed, "initial-weights", *((request.group,) if request.group else ()))
-    makers: set[str] = set()
-    alike: defaultdict[bytes, list[tuple[Member, str]]] = defaultdict(list)  # by digest: who made it, and its id
-    for position, member in enumerate(request.members):
-        if member.node in makers:
-            continue
-        model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
-        pending = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
-        outcome = await group.orders.outcome(pending)
-        if isinstance(outcome, Failure):
-            group.reports.skipped(member, outcome)
-            continue
-        assert isinstance(outcome, Trained)  # `Members` has turned all else into failures
-        group.reports.done(member, position, outcome, pending)
-        made = alike[outcome.ref.digest if outcome.ref is not None else b""]
-        made.append((member, model_id))
-        makers.add(member.node)
-        if len(made) == 2 or len(makers) == MOST_MAKERS:
-            break
-    for member, model_id in itertools.chain(*sorted(alike.values(), key=len, reverse=True)):
-        weights = await group.models.collect(model_id, request.tensors)
-        if isinstance(weights, Weights):
-            return group.result(weights.ref(model_id))
-        group.reports.skipped(member, Failure(weights.code, f"of node {member.node}: {weights.detail}"))
-    return group.reports.reason
 
 
 def _own_model(member: Member) -> str:

@@ -59,10 +59,18 @@ def test_a_loss_that_compares_each_output_with_the_targets_of_all_samples_is_ref
     def broadcast(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return loss(outputs[:, :1], targets.float())  # (n, 1) and (n,)
 
-    with pytest.raises(TaskError, match=r"different shapes: torch says 'Using a target size.*2.*2, 1") as caught:
+    with pytest.raises(
+        TaskError, match=r"shapes \(2, 1\) and \(2,\),.* all samples \(test_rehearsal.py:\d+\)"
+    ) as caught:
         Clients(task_with(loss=broadcast), None).rehearse()
     assert "outputs.squeeze(1)" in caught.value.remedy
     Clients(task_with(loss=lambda outputs, targets: loss(outputs[:, 0], targets.float())), None).rehearse()
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("target", [torch.tensor(1.0), torch.zeros(1), torch.zeros(3)])
+def test_a_loss_may_compare_all_outputs_with_one_target(target: torch.Tensor) -> None:
+    Clients(task_with(loss=lambda outputs, _: nn.functional.mse_loss(outputs, target)), None).rehearse()
 
 
 @pytest.mark.parametrize("method", ["loss", "correct", "metrics"])

@@ -34,7 +34,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 def test_the_log_of_a_run_holds_and_tells_who_took_part(played: Played) -> None:
     found = audit.verify(played.directory, played.ca)
     assert (found.finished, found.rounds, found.last, found.sealed) == (True, 2, "sealed", len(played.lines))
-    assert found.receipts == sum(found.made.values()) == 17  # a model to begin with, and twice eight trainings
+    assert found.receipts == sum(found.made.values()) == 18  # two models to begin with, and twice eight trainings
     assert found.shown.keys() == {"top-server", "node n0", "node n1"}
     counts = {what: len(of_kind(played.lines, what)) for what in ("began", "admitted", "left", "finished", "sealed")}
     assert counts == {"began": 1, "admitted": 2, "left": 2, "finished": 1, "sealed": 3}
@@ -47,7 +47,7 @@ def test_the_log_of_a_run_holds_and_tells_who_took_part(played: Played) -> None:
 def test_the_command_reports_and_fails_with_the_line(played: Played, tmp_path: Path) -> None:
     good = CliRunner().invoke(app, ["audit", str(played.directory.path), "--tls-ca", str(played.authority.ca)])
     assert good.exit_code == 0
-    assert "17 training results, 17 receipts, and all of them hold" in good.output
+    assert "18 training results, 18 receipts, and all of them hold" in good.output
     assert "compare" not in good.output
     untold = CliRunner().invoke(app, ["audit", str(played.directory.path)])
     assert f"{fingerprint(played.top.certificate)} (compare it)" in untold.output

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections import deque
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Trained
@@ -11,7 +11,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights
 from top_server import initial_file
 from top_server.groups.lost import LOST, unanswered
-from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, survey
+from top_server.groups.run import MOST_TRIES, survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.client import BrokenOff
@@ -22,9 +22,8 @@ from top_server.record.events.run import InitialModelFailed, InitialModelRead, I
 from top_server.run import RunContext
 from top_server.schemes import Scheme
 
-#: Number of nodes that the first question goes to. They are asked one after the other. Each node that refuses adds one
-#: to the next question, so that a few questions reach all nodes, however many there are.
-_FIRST_ASKED = 3
+#: Number of nodes that are asked at first. A few nodes that refuse, or make other models, must not matter.
+FIRST_ASKED = 8
 
 
 async def begin(context: RunContext, progress: Progress) -> None:
@@ -59,59 +58,76 @@ async def check(config: RunConfig, scheme: Scheme, membership: Membership) -> No
 async def make_initial(context: RunContext, progress: Progress, slot: str, index: int = 0) -> None:
     """Puts fresh weights into a slot; every index gives others. Raises RunError if no node can make them.
 
-    A few nodes must not be able to end the run, so each node that refuses or fails is left out, and others are asked.
+    Some nodes are asked first. If they cannot make the weights, or no two of them make the same, all nodes are asked,
+    but for those that have refused.
     """
     failure = Failure(FailureCode.NODE_LOST, "no client is there")
-    refused: dict[str, Failure] = {}  # by node
-    lost = 0
-    for tries in range(MOST_NUMBERED):
-        if lost == MOST_TRIES or not await context.membership.wait_for(1, 1, context.config.join_timeout):
+    refused: dict[str, Failure] = {}  # by node, as in `lost`
+    lost: dict[str, Failure] = {}
+    for tries in range(MOST_TRIES):
+        makers = await _makers(context, refused, lost)
+        if not makers:
             break
-        asked = _some_clients(context, _FIRST_ASKED + len(refused), lost, refused)
-        if not asked:
-            break  # all nodes have answered, and none with a model
+        asked = dict(itertools.islice(makers.items(), None if tries else FIRST_ASKED))
         outcome = await survey(context, progress, 0, GroupTask(index, "initialise", tuple(asked)), tries=tries)
         made = await take(context, outcome, context.membership.tensors)
-        if isinstance(made, Weights):
-            _compare(context, slot, outcome, asked)
+        for one in outcome.skipped:
+            if one.failure is not None and one.client in asked:
+                (lost if one.failure.code in LOST else refused)[asked[one.client]] = one.failure
+        models = _models(outcome, asked)
+        if isinstance(made, Weights) and (len(asked) == len(makers) or len(set(models.values())) < len(models)):
+            _tell_others(context, slot, outcome, models)
             context.models.put([slot], context.initial_id(slot), context.handed_on(made.part(context.tensors)))
             return
+        if isinstance(made, Weights):
+            continue
         failure = made.reason if isinstance(made, BrokenOff) else made
         context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))
-        told = {asked[one.client]: one.failure for one in outcome.skipped if one.failure and one.client in asked}
-        answered = {node: why for node, why in told.items() if why.code not in LOST}
-        refused |= answered
-        if failure.code in LOST:
-            lost += 1
-        elif not answered:
-            break  # no node is to blame
         if isinstance(made, BrokenOff) and made.lost:
             await context.managers.discard(outcome.manager)
-    raise unanswered(f"no node could make the initial model: {failure}", [failure, *refused.values()])
+    if refused and failure.code not in LOST:  # the reason of most nodes: one may say anything
+        most, _ = Counter(why.code for why in refused.values()).most_common(1)[0]
+        failure = next(why for why in refused.values() if why.code is most)
+    raise unanswered(f"no node could make the initial model: {failure}", [failure])
 
 
-def _compare(context: RunContext, slot: str, outcome: GroupOutcome, asked: Mapping[int, str]) -> None:
-    """Notes in the journal if nodes made different models."""
-    assert isinstance(outcome.result, GroupResult)
-    made = {
+async def _makers(context: RunContext, refused: Collection[str], lost: Collection[str]) -> dict[int, str]:
+    """A client of each node that has not refused, with its node; those that were lost before come last.
+
+    If none is there, and not all nodes have refused, it waits for them.
+    """
+
+    def there() -> dict[int, str]:
+        members = ((client, context.membership.member(client)) for client in context.membership.clients)
+        nodes = ((member.node, client) for client, member in members if member is not None)
+        first = {node: client for node, client in reversed([*nodes]) if node not in refused}
+        return {first[node]: node for node in sorted(first, key=lambda node: (node in lost, first[node]))}
+
+    if not refused or any(node not in refused for node in lost):
+        await context.membership.until(lambda: bool(there()), context.config.join_timeout)
+    return there()
+
+
+def _models(outcome: GroupOutcome, asked: Mapping[int, str]) -> dict[str, bytes]:
+    """The digest of the model that each node has made."""
+    return {
         asked[done.client]: done.result.ref.digest
         for done in outcome.done
         if isinstance(done.result, Trained) and done.result.ref is not None
     }
+
+
+def _tell_others(context: RunContext, slot: str, outcome: GroupOutcome, models: Mapping[str, bytes]) -> None:
+    """Notes in the journal if nodes made different models, unless the values of the model come from a file."""
+    assert isinstance(outcome.result, GroupResult)
     counts = outcome.result.ref.digest if outcome.result.ref is not None else b""
-    if others := [node for node, digest in made.items() if digest != counts]:
-        same = [node for node, digest in made.items() if digest == counts]
+    same = [node for node, digest in models.items() if digest == counts]
+    others = [node for node, digest in models.items() if digest != counts]
+    if not others or (slot == INITIAL and context.config.initial_model is not None):
+        return
+    if len(same) > 1:
         reason = f"that of {', '.join(same)} counts, and {', '.join(others)} made another one"
-        digests = {node: digest.hex() for node, digest in made.items()}
-        context.journal.record(InitialModelsDiffer(model=slot, reason=reason, digests=digests))
-
-
-def _some_clients(context: RunContext, most: int, lost: int, refused: Collection[str]) -> dict[int, str]:
-    """At most so many clients with their nodes, one of each node; after each lost answer, others come first."""
-    by_node: dict[str, int] = {}
-    for client in context.membership.clients:
-        if (member := context.membership.member(client)) is not None and member.node not in refused:
-            by_node.setdefault(member.node, client)
-    order = deque((client, node) for node, client in by_node.items())
-    order.rotate(-_FIRST_ASKED * lost)
-    return dict(itertools.islice(order, most))
+    else:
+        reason = f"no two of {', '.join(models)} made the same; that of {', '.join(same)} counts, as it came first"
+    digests = {node: digest.hex() for node, digest in models.items()}
+    context.journal.record(InitialModelsDiffer(model=slot, reason=reason, digests=digests))

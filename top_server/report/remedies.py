@@ -55,8 +55,8 @@ _OF_KINDS = {
     "trained_nobody": "see why the clients of the round were skipped",
     "not_evaluated": "see the logs of the nodes; clients without test samples cannot be evaluated",
     "initial_models_differ": (
-        "give all nodes the same versions of the task and of torch, or begin with --initial-model; if the versions are"
-        " the same, a node did not do as ordered"
+        "give all nodes the same version of the task and of torch, or begin with --initial-model; processors of other"
+        " kinds may make other models, too. If nothing of this is the reason, a node did not do as ordered"
     ),
     "initial_model_failed": "correct what the reason names; other clients are asked by themselves",
     "state_damaged": "see the disk of the run directory; rounds since the state before are played again",

@@ -13,8 +13,6 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     GroupResult,
-    Initialise,
-    Member,
     MemberDone,
     ModelRef,
     Order,
@@ -26,10 +24,9 @@ from fedgsp.messages import (
     Trained,
     TrainingSettings,
 )
-from fedgsp.seeds import derive
 from tests.support.faults import Faults
 from tests.support.scene import START, Scene, hosted, scene
-from tests.support.scripted import TENSORS, model, value_of
+from tests.support.scripted import model, value_of
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 
@@ -83,81 +80,6 @@ async def test_a_member_without_an_answer_is_skipped_and_the_others_are_heard(
         assert isinstance(outcome, GroupResult)
         assert {client: failure and failure.code for client, failure in play.skipped.items()} == skipped
         assert sorted(play.done) == [client for client in range(3) if client not in skipped]
-
-
-async def test_fresh_weights_are_made_from_the_runs_seed_by_two_nodes() -> None:
-    async with scene() as play:
-        outcome = await play.run(hosted(n1=[0, 1], n2=[2], n3=[3]), "initialise", start=None)
-        assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert play.done == [0, 2]  # a node is not asked twice, and two that agree are enough
-        play.assert_released(here=1)  # the result
-
-
-@pytest.mark.parametrize(("bad", "asked"), [(0, [0, 1, 2]), (1, [0, 1, 2]), (2, [0, 1])])
-async def test_one_node_of_three_cannot_choose_the_fresh_weights(bad: int, asked: list[int]) -> None:
-    faults = Faults().make_another(bad, "values") if bad in asked else Faults()
-    async with scene(faults) as play:
-        outcome = await play.run(hosted(n1=[0], n2=[1], n3=[2], n4=[3]), "initialise", start=None)
-        assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert play.done == asked
-        assert not play.skipped
-        made = {client: result.ref for client, result in results(play).items() if isinstance(result, Trained)}
-        digests = [ref.digest for ref in made.values() if ref is not None]
-        assert len(set(digests)) == (2 if bad in asked else 1)  # the top server learns of it
-        play.assert_released(here=1)  # the result
-
-
-async def test_if_no_two_nodes_make_the_same_the_first_weights_count() -> None:
-    async with scene(Faults().make_another(0, "values").make_another(1, "values")) as play:
-        outcome = await play.run(hosted(n1=[0], n2=[1], n3=[2], n4=[3]), "initialise", start=None)
-        assert await play.result(outcome) == 0.5
-        assert play.done == [0, 1, 2]
-
-
-async def test_one_node_alone_makes_the_fresh_weights() -> None:
-    async with scene() as play:
-        outcome = await play.run(hosted(n1=[0, 1, 2]), "initialise", start=None)
-        assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert play.done == [0]
-
-
-async def test_fresh_weights_are_made_by_the_first_member_that_can() -> None:
-    async with scene(Faults().fail(0).lose_node("n2", before=1)) as play:
-        outcome = await play.run(TWO_NODES, "initialise", start=None)
-        assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert set(play.skipped) == {0, 1}
-        assert play.done == [2]
-
-
-async def test_fresh_weights_with_other_tensors_than_those_of_the_run_are_not_taken() -> None:
-    async with scene(Faults().make_another(0).make_another(2)) as play:
-        outcome = await play.run(hosted(n1=[0], n2=[1]), "initialise", start=None, tensors=TENSORS)
-        assert await play.result(outcome) == float(derive(0, "initial-weights"))
-        assert play.done == [0, 1]
-        why = play.skipped[0]
-        assert why is not None
-        assert why.code is FailureCode.WRONG_SHAPES
-        assert why.detail.startswith("of node n1: model 'run/1/initial-0.0' has tensor 'w' float64[4] where")
-        outcome = await play.run([Member(2, "n2", "", 3)], "initialise", start=None, tensors=TENSORS, group=1)
-        assert isinstance(outcome, Failure)
-        assert outcome.detail.startswith("of node n2: model ")
-
-
-async def test_a_stalled_member_is_called_off_in_the_end() -> None:
-    async with scene(Faults().stall(0)) as play:
-        outcome = await play.run(TWO_NODES, "initialise", start=None)
-        assert isinstance(outcome, GroupResult)
-        assert play.done == [1, 2]
-        assert play.skipped[0] is not None
-        assert play.skipped[0].code is FailureCode.STALLED
-
-
-async def test_if_nobody_can_make_weights_the_last_reason_is_given() -> None:
-    async with scene(Faults().fail(0).fail(1).lose_node_when_collected("n1")) as play:
-        outcome = await play.run(TWO_NODES, "initialise", start=None)
-        assert isinstance(outcome, Failure)
-        assert outcome.code is FailureCode.NODE_LOST
-        assert set(play.skipped) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -240,11 +162,3 @@ async def test_forgetting_lets_the_nodes_of_those_who_have_own_models_release_th
         assert told == [(0, Release(("own 0",), own=True))]
         assert ["own 0" in node.store, "of another" in node.store] == [False, True]
         assert (play.done, play.skipped) == ([], {})
-
-
-async def test_every_group_number_gives_fresh_weights_of_its_own() -> None:
-    for group, seed in [(0, derive(0, "initial-weights")), (2, derive(0, "initial-weights", 2))]:
-        async with scene() as play:
-            await play.run(TWO_NODES, "initialise", start=None, group=group)
-            made = [order.work for order in orders(play) if isinstance(order.work, Initialise)]
-            assert [work.seed for work in made] == [seed, seed]

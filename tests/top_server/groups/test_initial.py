@@ -1,7 +1,10 @@
-"""The initial model is asked for again where whoever made it, or holds it, is out of reach for a moment."""
+"""Who is asked for the initial model, and what counts if nodes refuse, are lost, or make different models."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,45 +25,63 @@ from fedgsp.messages import (
 from fedgsp.weights import Weights
 from tests.support.recorder import Recorder
 from top_server.groups import initial
+from top_server.groups.lost import AllLostError
 from top_server.groups.run import MOST_TRIES
 from top_server.groups.task import GroupTask
 from top_server.managers.client import BrokenOff
+from top_server.models import INITIAL
 from top_server.progress import Progress
 
 SPECS = (TensorSpec("w", "float32", (2,)),)
 MODEL = Weights.of({"w": np.ones(2)}, SPECS)
 FROZEN = Failure(FailureCode.UNREACHABLE, "ping timeout")
 LOST = BrokenOff(FROZEN, lost=True)
+GONE = Failure(FailureCode.NODE_LOST, "gone")
+REFUSED = Failure(FailureCode.POLICY, "no new model")
+RAISED = Failure(FailureCode.TASK_RAISED, "ValueError: no such width")
+FORTY = {10 + number: f"n{number}" for number in range(40)}
 
 
-class Answers:
-    """A run whose managers answer the question for the initial model with these, one after the other."""
+class Run:
+    """A run with these nodes. A node says why it has no model, or makes one with this digest; most make the same."""
 
-    def __init__(self, *taken: Weights | Failure | BrokenOff, made: GroupResult | Failure | None = None) -> None:
-        self.journal, self.taken = Recorder(), list(taken)
-        self.made = made or GroupResult(None, 0, 0, 0)
+    def __init__(
+        self,
+        nodes: Mapping[int, str],
+        says: Mapping[str, Failure | bytes] | None = None,
+        *,
+        broken: list[Failure | BrokenOff] | None = None,
+        file: Path | None = None,
+    ) -> None:
+        self.journal = Recorder()
+        self.nodes, self.says, self.file = dict(nodes), dict(says or {}), file
+        #: What comes in place of the first models: their managers are gone, or do not give them.
+        self.broken = broken or []
+        #: Nodes that come while the run waits.
+        self.coming: dict[int, str] = {}
         self.tries: list[int] = []
+        self.asked: list[tuple[int, ...]] = []
         self.discarded: list[str] = []
         self.kept: dict[str, Weights] = {}
-        self.nodes = {3: "a", 4: "a", 5: "b", 6: "c", 7: "d"}
-        self.asked: list[tuple[int, ...]] = []
-        self.refusing: dict[str, Failure] = {}  # by node
-        self.done: tuple[MemberDone, ...] = ()
+        self.waits = 0
 
     @property
     def context(self) -> Any:
-        async def here(*_: Any) -> bool:
-            return bool(self.nodes)
+        async def until(holds: Callable[[], bool], _: float) -> bool:
+            if not holds():
+                self.waits += 1
+                self.nodes |= self.coming
+            return holds()
 
         membership = SimpleNamespace(
             clients=self.nodes,
             tensors=SPECS,
-            wait_for=here,
+            until=until,
             member=lambda client: SimpleNamespace(node=self.nodes[client]),
         )
         return SimpleNamespace(
             tensors=SPECS,
-            config=SimpleNamespace(join_timeout=1.0),
+            config=SimpleNamespace(join_timeout=1.0, initial_model=self.file),
             membership=membership,
             journal=self.journal,
             managers=SimpleNamespace(discard=self.discard),
@@ -72,128 +93,150 @@ class Answers:
     async def survey(self, _context: Any, _progress: Any, _round: int, task: GroupTask, *, tries: int) -> Any:
         self.tries.append(tries)
         self.asked.append(task.clients)
-        skipped = []
-        for client in task.clients:  # a manager asks them in turn until one has made a model
-            if (why := self.refusing.get(self.nodes[client])) is None:
+        skipped, done = [], []
+        made: Counter[bytes] = Counter()
+        for client in task.clients:  # as a group manager does
+            answer = self.says.get(self.nodes[client], b"good")
+            if isinstance(answer, Failure):
+                skipped.append(MemberSkipped(client, answer))
+                self.answered(self.nodes[client], answer)
+                continue
+            done.append(MemberDone(client, 0, Trained(ModelRef("made", 8, answer))))
+            made[answer] += 1
+            if made[answer] == 2:
                 break
-            skipped.append(MemberSkipped(client, why))
-        came = isinstance(self.taken[0], Weights) if self.taken else False
-        made = GroupResult(None, 0, 0, 0) if came and isinstance(self.made, Failure) else self.made
-        result = skipped[-1].failure if len(skipped) == len(task.clients) else made
-        return SimpleNamespace(result=result, manager=f"m{tries}", skipped=tuple(skipped), done=self.done)
+        result: GroupResult | Failure | None = skipped[-1].failure if skipped else GONE
+        if made:
+            result = GroupResult(ModelRef("made", 8, made.most_common(1)[0][0]), 0, 0, 0)
+        return SimpleNamespace(result=result, manager=f"m{tries}", skipped=tuple(skipped), done=tuple(done))
+
+    def answered(self, node: str, answer: Failure) -> None:
+        """A node that was lost leaves if it is to come back."""
+        if answer == GONE and node in self.coming.values():
+            del self.says[node]
+            self.nodes.pop(next(client for client, name in self.coming.items() if name == node))
 
     async def take(self, _context: Any, outcome: Any, *_: Any) -> Weights | Failure | BrokenOff:
-        return outcome.result if outcome.result in self.refusing.values() else self.taken.pop(0)
+        if self.broken:
+            return self.broken.pop(0)
+        return outcome.result if isinstance(outcome.result, Failure) else MODEL
 
     async def discard(self, manager: str) -> None:
         self.discarded.append(manager)
 
-    async def make(self) -> None:
+    async def make(self, slot: str = "model") -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(initial, "survey", self.survey)
             patch.setattr(initial, "take", self.take)
-            await initial.make_initial(self.context, Progress(), "model")
+            await initial.make_initial(self.context, Progress(), slot)
+
+    @property
+    def others(self) -> list[dict[str, Any]]:
+        return self.journal.of_kind("initial_models_differ")
+
+
+FOUR = {3: "a", 4: "a", 5: "b", 6: "c", 7: "d"}
 
 
 async def test_a_manager_that_does_not_answer_is_replaced() -> None:
-    answers = Answers(LOST, LOST, MODEL)
-    await answers.make()
-    assert answers.tries == [0, 1, 2]
-    assert answers.discarded == ["m0", "m1"]
-    assert answers.kept["model"].arrays["w"].tolist() == [1, 1]
-    assert [event["reason"] for event in answers.journal.events] == [str(FROZEN)] * 2
+    run = Run(FOUR, broken=[LOST, LOST])
+    await run.make()
+    assert run.tries == [0, 1, 2]
+    assert run.discarded == ["m0", "m1"]
+    assert run.kept["model"].arrays["w"].tolist() == [1, 1]
+    assert [event["reason"] for event in run.journal.events] == [str(FROZEN)] * 2
 
 
 async def test_a_manager_that_answers_and_does_not_give_the_model_stays() -> None:
-    answers = Answers(BrokenOff(FROZEN, lost=False), MODEL)
-    await answers.make()
-    assert answers.tries == [0, 1]
-    assert not answers.discarded
+    run = Run(FOUR, broken=[BrokenOff(FROZEN, lost=False)])
+    await run.make()
+    assert run.tries == [0, 1]
+    assert not run.discarded
 
 
-async def test_lost_nodes_are_waited_for_and_their_manager_stays() -> None:
-    lost = Failure(FailureCode.NODE_LOST, "gone")
-    answers = Answers(lost, MODEL, made=lost)
-    await answers.make()
-    assert answers.tries == [0, 1]
-    assert not answers.discarded
-    # one of each node, and others than before where there are
-    assert answers.asked == [(3, 5, 6), (7, 3, 5)]
+async def test_one_client_of_each_node_is_asked_and_nodes_that_were_lost_come_last() -> None:
+    run = Run(FOUR, {"a": GONE}, broken=[FROZEN])
+    await run.make()
+    assert run.asked == [(3, 5, 6, 7), (5, 6, 7, 3)]
 
 
-NODES = {10 + number: f"n{number}" for number in range(40)}
+async def test_where_nobody_comes_it_ends() -> None:
+    run = Run({})
+    with pytest.raises(RunError, match="no client is there"):
+        await run.make()
+    assert run.waits == 1
 
 
-@pytest.mark.parametrize("bad", [1, 2, 3, 7, 39])
+@pytest.mark.parametrize("failure", [FROZEN, GONE])
+async def test_if_all_are_lost_it_ends_after_some_tries(failure: Failure) -> None:
+    run = Run(FOUR, dict.fromkeys("abcd", failure))
+    with pytest.raises(AllLostError, match=f"no node could make the initial model.*{failure.detail}"):
+        await run.make()
+    assert len(run.tries) == MOST_TRIES
+
+
+@pytest.mark.parametrize("bad", [1, 3, 7, 8, 38, 39])
 async def test_nodes_that_refuse_cannot_end_a_run_that_another_node_can_begin(bad: int) -> None:
-    answers = Answers(MODEL)
-    answers.nodes = NODES
-    answers.refusing = dict.fromkeys(list(NODES.values())[:bad], Failure(FailureCode.TASK_RAISED, "so they say"))
-    await answers.make()
-    assert answers.kept["model"].arrays["w"].tolist() == [1, 1]
-    assert len(answers.asked) <= 5
-    refused = [client for asked in answers.asked[:-1] for client in asked]
+    run = Run(FORTY, dict.fromkeys(list(FORTY.values())[:bad], RAISED))
+    await run.make()
+    assert run.kept["model"].arrays["w"].tolist() == [1, 1]
+    assert len(run.asked) <= 2
+    refused = [client for asked in run.asked for client in asked if FORTY[client] in run.says]
     assert len(set(refused)) == len(refused)  # nobody is asked again who has refused
 
 
-async def test_if_all_nodes_refuse_it_ends_with_the_reason_and_the_remedy() -> None:
-    answers = Answers()
-    answers.nodes = NODES
-    answers.refusing = dict.fromkeys(NODES.values(), Failure(FailureCode.POLICY, "no new model"))
+async def test_if_all_nodes_refuse_it_ends_with_the_reason_of_most_and_the_remedy() -> None:
+    run = Run(FORTY, {**dict.fromkeys(FORTY.values(), REFUSED), "n39": RAISED})
     with pytest.raises(RunError, match=r"no node could make the initial model.*no new model") as caught:
-        await answers.make()
+        await run.make()
     assert "if their owners agree" in caught.value.remedy
-    assert sorted(client for asked in answers.asked for client in asked) == sorted(NODES)
+    assert sorted(client for asked in run.asked for client in asked) == sorted(FORTY)
+    assert not run.waits
+
+
+async def test_a_node_that_was_lost_is_waited_for_if_all_others_refuse() -> None:
+    run = Run({3: "a", 5: "b"}, {"a": REFUSED, "b": GONE})
+    run.coming = {5: "b"}
+    await run.make()
+    assert run.asked == [(3, 5), (5,)]
+    assert run.waits == 1
+
+
+async def test_if_no_two_of_the_first_nodes_make_the_same_all_nodes_are_asked() -> None:
+    refusing = dict.fromkeys([f"n{number}" for number in range(1, 8)], REFUSED)
+    run = Run(FORTY, {"n0": b"bad", **refusing})
+    await run.make()
+    assert len(run.asked) == 2
+    assert run.others[0]["reason"] == "that of n8, n9 counts, and n0 made another one"
 
 
 @pytest.mark.parametrize(
     ("digests", "reason"),
     [
-        ("xx", ""),
-        ("x", ""),
-        ("xyy", "that of b, c counts, and a made another one"),
-        ("yxy", "that of a, c counts, and b made another one"),
-        ("yx", "that of a counts, and b made another one"),
+        ("yyyy", ""),
+        ("xyyy", "that of b, c counts, and a made another one"),
+        ("yxyy", "that of a, c counts, and b made another one"),
+        ("zxyy", "that of c, d counts, and a, b made another one"),
+        ("wxyz", "no two of a, b, c, d made the same; that of a counts, as it came first"),
     ],
 )
 async def test_nodes_that_make_different_models_are_named(digests: str, reason: str) -> None:
-    counts = "y" if "y" in digests else "x"
-    answers = Answers(MODEL, made=GroupResult(ModelRef("made", 8, counts.encode()), 0, 0, 0))
-    answers.done = tuple(
-        MemberDone(client, 0, Trained(ModelRef("made", 8, digest.encode())))
-        for client, digest in zip((3, 5, 6), digests, strict=False)
-    )
-    await answers.make()
-    told = [event for event in answers.journal.events if event["event"] == "initial_models_differ"]
-    assert [event["reason"] for event in told] == [reason] * bool(reason)
-    if reason:
-        assert told[0]["digests"] == {
-            node: digest.encode().hex() for node, digest in zip("abc", digests, strict=False)
-        }
+    says = {node: digest.encode() for node, digest in zip("abcd", digests, strict=True)}
+    run = Run(FOUR, says)
+    await run.make()
+    assert [event["reason"] for event in run.others] == [reason] * bool(reason)
+    for event in run.others:
+        assert event["digests"].items() <= {node: digest.hex() for node, digest in says.items()}.items()
 
 
-async def test_a_refusal_and_a_loss_are_told_apart() -> None:
-    answers = Answers(FROZEN, MODEL)
-    answers.refusing = {"a": Failure(FailureCode.POLICY, "no")}
-    await answers.make()
-    assert answers.asked[0] == (3, 5, 6)
-    assert 3 not in answers.asked[1]  # only the node that has refused is left out
+async def test_they_are_not_named_if_the_values_come_from_a_file() -> None:
+    run = Run(FOUR, {"a": b"other"}, file=Path("start.safetensors"))
+    await run.make(INITIAL)
+    assert not run.others
 
 
-async def test_where_nobody_comes_it_ends() -> None:
-    answers = Answers()
-    answers.nodes.clear()
-    with pytest.raises(RunError, match="no client is there"):
-        await answers.make()
-
-
-@pytest.mark.parametrize(
-    ("failure", "tries"),
-    [(FROZEN, MOST_TRIES), (Failure(FailureCode.TASK_RAISED, "ValueError: no such width"), 1)],
-)
-async def test_it_ends_with_the_reason(failure: Failure, tries: int) -> None:
-    answers = Answers(*[failure] * tries)
-    with pytest.raises(RunError, match="no node could make the initial model") as caught:
-        await answers.make()
-    assert failure.detail in caught.value.what
-    assert len(answers.tries) == tries
+async def test_one_node_alone_makes_the_model() -> None:
+    run = Run({3: "a", 4: "a"})
+    await run.make()
+    assert run.asked == [(3,)]
+    assert not run.others
