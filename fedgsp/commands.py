@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import fedgsp
 from fedgsp import logs
 from fedgsp.errors import ConfigError, UserError
+from fedgsp.visible import visible
 
 if TYPE_CHECKING:
     import typer
@@ -32,12 +33,18 @@ def run(app: typer.Typer, name: str) -> int:
     except UserError as error:
         return logs.report(error)
     except TyperException as error:
-        return logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
+        return logs.report(ConfigError(error.format_message().rstrip(".") + _given(error), "see --help"))
     except KeyboardInterrupt:
         return 130
     finally:
         os.umask(umask)
     return code
+
+
+def _given(error: Exception) -> str:
+    """The value that a mistake is about, in brackets; empty if it is not known."""
+    found = getattr(error.__cause__, "errors", None)  # of pydantic, which reads the values of flags
+    return f" (given: '{visible(str(found()[0]['input']))}')" if found else ""
 
 
 def python_path(path: str) -> str:

@@ -56,7 +56,11 @@ def test_the_version_is_that_of_the_package(
     ("arguments", "error"),
     [
         (["--rounds", "0"], "error: --rounds is 0; give a whole number of at least 1"),
-        (["--rounds", "many"], "error: Invalid value for '--rounds'"),
+        (
+            ["--rounds", "many"],
+            "error: Invalid value for '--rounds': Input should be a valid integer, unable to parse string as an"
+            " integer (given: 'many'); see --help",
+        ),
         (["--round", "3"], "error: No such option: --round"),
         (["--growth", "logg"], "error: --growth cannot be 'logg'; did you mean 'log'?"),
         (
