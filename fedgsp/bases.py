@@ -80,8 +80,8 @@ class Bases:
     async def offer(self, model_id: str, weights: Weights, way: Way) -> Offer:
         """How this process offers a model to the receiver at the end of a way."""
         size = wire_bytes(weights.tensors, weights.bfloat16)
-        remember = may_be_coded(self._wire, way.near, way.rate, self.speed)
-        coded = is_coded(self._wire, way.near, size, way.window, way.rate, way.round_trip_s, self.speed)
+        remember = may_be_coded(self._wire, way.near, way.rate, self.speed, way.seen)
+        coded = is_coded(self._wire, way.near, size, way.window, way.rate, way.round_trip_s, self.speed, way.seen)
         if size > way.window and coded is not way.told_coded:
             way.told_coded = coded
             carries = f"{way.rate / 1e6:.3g} MB/s" if way.rate else "an unknown rate"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedgsp import chunks, coding, coding_ahead, pipes, stalls
 from fedgsp.bases import Bases, Offer
-from fedgsp.encoding import BFLOAT16, ENCODINGS, Plain, encoded
+from fedgsp.encoding import BFLOAT16, ENCODINGS, Plain, encoded, wire_bytes
 from fedgsp.landing import Landing
 from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
@@ -96,10 +96,12 @@ async def chunks_of(
         if outlet is not None and answer is not None:
             await put_all(outlet, weights, pace.receipt, what, on_chunk, over)
         elif offer.coded and answer is not None and bases is not None:
+            pace.carries(wire_bytes(weights.tensors, weights.bfloat16), coded=True)
             async for message in _coded(weights, offer, answer, bases, pace, what):
                 yield message
                 on_chunk()
         else:
+            pace.carries(wire_bytes(weights.tensors, weights.bfloat16), coded=False)
             for block in encoded(weights, pace.most_chunk):
                 async for message in _paced(block, pace):
                     yield message

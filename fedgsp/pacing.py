@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+from fedgsp.link_choice import Seen
 from fedgsp.liveness import MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
 from fedgsp.trust import Trust
@@ -30,6 +31,10 @@ MOST_NEAR_CHUNK = 2 * 1024 * 1024
 QUEUE_S = 0.7
 #: The rate of a link is counted over so many seconds at least.
 COUNTED_S = 0.1
+#: Smaller models do not tell how fast a link is, but how long its round trip takes.
+LARGE_BYTES = 1 << 20
+#: A transfer waited for the link if one of its chunks was in queues for this share of the time, or half of QUEUE_S.
+WAITED = 0.2
 #: What was found about a way is forgotten after so many seconds, because routes change.
 FORGET_S = 600.0
 #: Largest number of ways that are remembered.
@@ -52,6 +57,10 @@ class Way:
         self.rate = 0.0
         #: Whether the log says that models travel coded over it; without a line about it, they do not.
         self.told_coded = False
+        #: How fast large models travelled.
+        self.seen = Seen()
+        #: The longest time in seconds that a chunk waited in queues, since the link became busy.
+        self._late_s = 0.0
         self._best, self._was_full = 0.0, False
         self._counted, self._counted_since = 0, -math.inf
         self._trust = Trust()
@@ -66,11 +75,11 @@ class Way:
     def begin(self, transfer: "Pace", now: float) -> None:
         """One more transfer uses the link. The first after a pause begins with half the window, in case it changed."""
         if now - self._since > FORGET_S:
-            self.shortest_s, self._since, self.rate = math.inf, now, 0.0
+            self.shortest_s, self._since, self.rate, self.seen = math.inf, now, 0.0, Seen()
             self._trust.forget()
         if not self._transfers:
             self._busy_again()
-            self._best, self._was_full = 0.0, False
+            self._best, self._was_full, self._late_s = 0.0, False, 0.0
             self._counted, self._counted_since = 0, -math.inf
         self._transfers.add(transfer)
 
@@ -96,6 +105,15 @@ class Way:
             return
         if self._was_full and self._best:  # otherwise the link may carry more
             self.rate = self._best
+
+    def took(self, size: int, coded: bool, seconds: float) -> None:
+        """Learn that a model of `size` bytes travelled in so many seconds, as it was or in code."""
+        if size < LARGE_BYTES or not seconds > 0:
+            return
+        if coded:
+            self.seen.coded, self.seen.waited = size / seconds, self._late_s > min(WAITED * seconds, QUEUE_S / 2)
+        else:
+            self.seen.plain = size / seconds
 
     def full(self) -> None:
         """A chunk has to wait for the link."""
@@ -138,6 +156,7 @@ class Way:
         self.shortest_s = min(self.shortest_s, took_s)
         found = int(flying * (self.shortest_s + QUEUE_S) / max(took_s, 1e-6))
         late_s = took_s - self.shortest_s
+        self._late_s = max(self._late_s, late_s)
         if late_s > QUEUE_S:
             self._trust.late(braked=late_s > 2 * QUEUE_S and self.window > self._first)
         most = max(self.window, self._trust.most)
@@ -175,6 +194,7 @@ class Pace:
         self._flying: deque[tuple[int, int, float]] = deque()  # size, bytes on their way with it, time
         self._all_sent = False
         self._listening: asyncio.Task[None] | None = None
+        self._begun, self._carries = clock(), (0, False)
 
     @property
     def chunk_bytes(self) -> int:
@@ -186,6 +206,10 @@ class Pace:
     def most_chunk(self) -> int:
         """Size of the largest chunk that this transfer may have, in bytes."""
         return MOST_NEAR_CHUNK if self.way.near else MOST_CHUNK
+
+    def carries(self, size: int, coded: bool) -> None:
+        """The transfer is of a model of `size` bytes, as it is or in code."""
+        self._carries = size, coded
 
     def has_room(self, size: int) -> bool:
         """Whether a chunk of `size` bytes may leave now."""
@@ -210,6 +234,7 @@ class Pace:
         self.changed.set()
         if self._listening is not None:
             await self._listening
+        self.way.took(*self._carries, self._clock() - self._begun)
 
     async def _news(self) -> None:
         """Wait for a confirmation; raises what has ended the listening."""
@@ -240,7 +265,8 @@ class Pace:
             self.way.confirmed(flying, now - at)
 
     async def __aenter__(self) -> Self:
-        self.way.begin(self, self._clock())
+        self._begun = self._clock()
+        self.way.begin(self, self._begun)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp import pacing
+from fedgsp.link_choice import Seen
 from fedgsp.liveness import LOST_AFTER_S, MODEL_WINDOW_BYTES
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import FIRST_BYTES, LEAST_BYTES, QUEUE_S, Pace, Way, Ways
@@ -170,6 +171,51 @@ def test_what_was_found_is_forgotten_because_routes_change() -> None:
     assert way.shortest_s == found
     transferred(way, 10**4, 1.25e8, 0.5, begin=2 * pacing.FORGET_S)
     assert way.shortest_s >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("mbit", "at_once", "seconds", "waited"),
+    [
+        (10, 11_500_000, 9.3, True),  # the window is full, and so is the queue
+        (100, 11_500_000, 0.95, True),  # the bytes fit into the window, and are in the queue
+        (1000, 1_000_000, 0.4, False),  # the time is that of the coding, which lets so much out at once
+        (10_000, 1_000_000, 0.3, False),
+    ],
+)
+def test_a_coded_model_tells_whether_it_waited_for_the_link(
+    mbit: float, at_once: int, seconds: float, waited: bool
+) -> None:
+    way = Way()
+    for _ in range(2):
+        transferred(way, at_once, mbit * 1e6 / 8, 0.02)
+    way.took(26_400_000, True, seconds)
+    assert way.seen == Seen(coded=26_400_000 / seconds, waited=waited)
+    way.took(26_400_000, False, 0.2)
+    assert way.seen.plain == 132_000_000
+
+
+def test_a_small_model_tells_nothing_and_all_is_forgotten_because_routes_change() -> None:
+    way = Way()
+    way.took(pacing.LARGE_BYTES - 1, True, 1.0)
+    assert way.seen == Seen()
+    way.begin(Pace(way, Receiver().receipt, 1.0), 0.0)
+    way.took(pacing.LARGE_BYTES, False, 1.0)
+    assert way.seen.plain
+    way.begin(Pace(way, Receiver().receipt, 1.0), 2 * pacing.FORGET_S)
+    assert way.seen == Seen()
+
+
+@pytest.mark.parametrize("coded", [True, False])
+async def test_a_transfer_that_is_settled_tells_how_long_it_took(coded: bool) -> None:
+    receiver, clock = Receiver(), iter([0.0, *[1.0] * 2, *[2.0] * 9])
+    way = Way()
+    async with Pace(way, receiver.receipt, 1.0, lambda: next(clock, 2.0)) as pace:
+        pace.carries(4 * pacing.LARGE_BYTES, coded)
+        await pace.turn(1000)
+        receiver.allowed.release()
+        await pace.settled()
+    assert (way.seen.coded if coded else way.seen.plain) > 0
+    assert (way.seen.plain if coded else way.seen.coded) == 0
 
 
 def test_the_speed_of_a_link_is_forgotten_too() -> None:

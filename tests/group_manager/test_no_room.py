@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -184,12 +185,13 @@ async def test_a_group_does_not_end_for_a_base_for_which_there_is_no_room(monkey
 async def test_a_program_takes_no_step_after_its_group_was_closed() -> None:
     """Its member fails in the same turn of the event loop in which the top server hangs up."""
     members = Members()
-    session = await members.attach("n0")
-    following = await members.attach("n1")
+    session, _, following = [await members.attach(node) for node in ("n0", "n1", "n2")]  # two are asked at first
     async with Channels() as channels:
         manager = Source(SourceKind.MANAGER, "m0", "x")
         shelf = Shelves(ModelStore()).add()
-        group = Group(request("initialise"), members, shelf, channels, manager, ISSUER, lambda _: None)
+        asked = request("initialise")
+        asked = dataclasses.replace(asked, members=(*asked.members, Member(3, "n2", "", 1)))
+        group = Group(asked, members, shelf, channels, manager, ISSUER, lambda _: None)
         running = asyncio.create_task(group.play())
         await let_others_run()
         (key,) = session.pending
