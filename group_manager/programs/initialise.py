@@ -72,7 +72,8 @@ class _Makers:
         """Calls off the orders that are not needed any more."""
         for task, (_, _, pending) in self._asked.items():
             task.cancel()
-            self._group.orders.cancel(pending)
+            if not pending.outcome.done():
+                self._group.orders.cancel(pending)
 
     def _order(self, position: int, member: Member) -> None:
         request, orders = self._group.request, self._group.orders
