@@ -265,8 +265,7 @@ class Pace:
             self.way.confirmed(flying, now - at)
 
     async def __aenter__(self) -> Self:
-        self._begun = self._clock()
-        self.way.begin(self, self._begun)
+        self.way.begin(self, self._clock())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:

@@ -44,8 +44,10 @@ class _Makers:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        first = {member.node: (position, member) for position, member in reversed([*enumerate(group.request.members)])}
-        self._waiting = deque(sorted(first.values(), key=lambda one: one[0]))  # one member of each node
+        first: dict[str, tuple[int, Member]] = {}  # of each node
+        for position, member in enumerate(group.request.members):
+            first.setdefault(member.node, (position, member))
+        self._waiting = deque(first.values())
         self._asked: dict[asyncio.Task[Outcome], tuple[int, Member, PendingOrder]] = {}
         self._made: defaultdict[bytes, dict[int, tuple[Member, str]]] = defaultdict(dict)  # by digest and position
 

@@ -1,4 +1,4 @@
-"""Surveys: every member answers one question on its own, or sends, forgets or makes one model."""
+"""Surveys: every member answers one question on its own, or sends or forgets one model."""
 
 import contextlib
 import dataclasses

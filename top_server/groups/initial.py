@@ -1,4 +1,4 @@
-"""The models that a run begins with: made by the node of a client from the seed of the run, or read from a file."""
+"""The models that a run begins with: made by nodes from the seed of the run, or read from a file."""
 
 import asyncio
 import itertools
@@ -62,8 +62,8 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
     but for those that have refused.
     """
     failure = Failure(FailureCode.NODE_LOST, "no client is there")
-    refused: dict[str, Failure] = {}  # by node, as in `lost`
-    lost: dict[str, Failure] = {}
+    refused: dict[str, Failure] = {}  # by node
+    lost: set[str] = set()
     for tries in range(MOST_TRIES):
         makers = await _makers(context, refused, lost)
         if not makers:
@@ -71,16 +71,16 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
         asked = dict(itertools.islice(makers.items(), None if tries else FIRST_ASKED))
         outcome = await survey(context, progress, 0, GroupTask(index, "initialise", tuple(asked)), tries=tries)
         made = await take(context, outcome, context.membership.tensors)
-        for one in outcome.skipped:
-            if one.failure is not None and one.client in asked:
-                (lost if one.failure.code in LOST else refused)[asked[one.client]] = one.failure
-        models = _models(outcome, asked)
-        if isinstance(made, Weights) and (len(asked) == len(makers) or len(set(models.values())) < len(models)):
-            _tell_others(context, slot, outcome, models)
-            context.models.put([slot], context.initial_id(slot), context.handed_on(made.part(context.tensors)))
-            return
+        why = {asked[one.client]: one.failure for one in outcome.skipped if one.failure and one.client in asked}
+        lost |= {node for node, failed in why.items() if failed.code in LOST}
+        refused |= {node: failed for node, failed in why.items() if failed.code not in LOST}
         if isinstance(made, Weights):
-            continue
+            models = _models(outcome, asked)
+            if len(asked) == len(makers) or len(set(models.values())) < len(models):
+                _tell_others(context, slot, outcome, models)
+                context.models.put([slot], context.initial_id(slot), context.handed_on(made.part(context.tensors)))
+                return
+            continue  # further nodes may decide
         failure = made.reason if isinstance(made, BrokenOff) else made
         context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))
         if isinstance(made, BrokenOff) and made.lost:
@@ -98,9 +98,11 @@ async def _makers(context: RunContext, refused: Collection[str], lost: Collectio
     """
 
     def there() -> dict[int, str]:
-        members = ((client, context.membership.member(client)) for client in context.membership.clients)
-        nodes = ((member.node, client) for client, member in members if member is not None)
-        first = {node: client for node, client in reversed([*nodes]) if node not in refused}
+        first: dict[str, int] = {}
+        for client in context.membership.clients:
+            member = context.membership.member(client)
+            if member is not None and member.node not in refused:
+                first.setdefault(member.node, client)
         return {first[node]: node for node in sorted(first, key=lambda node: (node in lost, first[node]))}
 
     if not refused or any(node not in refused for node in lost):
