@@ -3,8 +3,10 @@
 A relay of four clients trains LEAF's CNN with SGD on scikit-learn's digits, drawn 28 pixels wide. What travels is the
 model after the last client, in float32 and rounded to bfloat16; both ends have the model before that client, or only
 the start of the relay. Each link is a proxy with a round trip and a rate, in a network namespace, as in
-`benchmarks.performance.wan`. The comparison is the floor of the bytes as they are: bytes / rate + round trip. Needs
-Linux and root.
+`benchmarks.performance.wan`. The comparison is the floor of the bytes as they are: bytes / rate + round trip. One link
+is the loopback device without a proxy. There, the comparison is the same transfer without coding.
+
+Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,9 @@ from fedgsp_node.training.control import Control
 
 #: Round trips in milliseconds, and rates in Mbit/s.
 LINKS = [(20, 1000), (20, 100), (100, 100), (100, 10)]
+#: Transfers over links that are faster than the coding: the first two find out which way is faster.
+OVER_FAST_LINKS = 8
+FAST_MBIT = 200
 HOPS = 4
 HOST = "10.97.99.1"
 NAMESPACE = f"fedgsp-coding-{os.getpid()}"
@@ -125,16 +130,19 @@ def _process(*command: str) -> Iterator[int]:
         started.wait()
 
 
-async def _fetched(port: int, repeats: int, models: list[Weights], which: str) -> tuple[list[float], int]:
-    """Seconds of each transfer, and the bytes of the last."""
+async def _fetched(
+    port: int, repeats: int, models: list[Weights], which: str, coded: bool = True
+) -> tuple[list[float], int]:
+    """Seconds of each transfer, and the bytes of the last. Nothing is `coded` without a base."""
     pipes.choose("network")
     ticket, took, travelled = KEY.ticket(READER, Ticket(Verb.FETCH, "model", READER)), [], 0
     async with Channels(None, insecure=True) as channels:
         channel = await channels.to(f"{HOST}:{port}", READER, models=True)
         await channel.channel_ready()
         for _ in range(repeats):
-            bases = Bases(AUTO)  # fresh: after a transfer, both ends have the model itself
-            await bases.remember(_base(models, which))
+            bases = Bases(AUTO) if coded else None  # fresh: after a transfer, both ends have the model itself
+            if bases is not None:
+                await bases.remember(_base(models, which))
             begin = time.perf_counter()
             found = await fetch(channel, "model", None, 1 << 30, ticket=ticket, bases=bases)
             took.append(time.perf_counter() - begin)
@@ -177,24 +185,36 @@ def measure(repeats: int) -> list[Row]:
                 rows.append(Row(f"coding {kind} {against}", "MB/s", tuple(coding), 44, at_least=True))
                 rows.append(Row(f"decoding {kind} {against}", "MB/s", tuple(decoding), 44, at_least=True))
             for which in BASES:
+                what = f"{kind} against {which}"
                 for round_trip_ms, mbit in LINKS:
-                    rate, trip = mbit * 1e6 / 8, round_trip_ms / 1e3
+                    rate, trip, fast = mbit * 1e6 / 8, round_trip_ms / 1e3, mbit >= FAST_MBIT
                     with (
                         _process("benchmarks.performance.coding", "hold", name, kind, which) as port,
                         _process(
                             "benchmarks.performance.slow_link", HOST, HOST, str(port), str(rate), str(trip)
                         ) as reached,
                     ):
-                        took, travelled = loop.run(_fetched(reached, repeats + 1, models, which))
-                    floor, limit = (size / rate + trip,), 1.0 if mbit < 200 else 1.15
-                    what, beside = (
-                        f"{kind} against {which}, {round_trip_ms} ms, {mbit} Mbit/s",
-                        "floor of uncoded bytes",
-                    )
+                        number = OVER_FAST_LINKS if fast else repeats + 1
+                        took, travelled = loop.run(_fetched(reached, number, models, which))
+                    floor = ("floor of uncoded bytes", (size / rate + trip,))
                     ratio = f"{size / travelled:.2f} times fewer bytes"
-                    rows.append(Row(what, "s", tuple(took[1:]), limit, beside, floor, note=ratio))
-                    rows.append(Row(what, "s", (took[0],), 2 * limit, beside, floor, note="the first"))
+                    rows += _rows(f"{what}, {round_trip_ms} ms, {mbit} Mbit/s", took, fast, *floor, ratio)
+                with _process("benchmarks.performance.coding", "hold", name, kind, which) as port:
+                    took, _ = loop.run(_fetched(port, OVER_FAST_LINKS, models, which))
+                    uncoded, _ = loop.run(_fetched(port, OVER_FAST_LINKS, models, which, coded=False))
+                rows += _rows(f"{what}, no limit", took, True, "not coded", tuple(uncoded[1:]), "")
     return rows
+
+
+def _rows(
+    what: str, took: Sequence[float], fast: bool, beside: str, theirs: tuple[float, ...], note: str
+) -> list[Row]:
+    """The rows of a link: the later transfers, and the first one; on a `fast` link, where two ways are tried, two."""
+    tried, limit = (2, 1.15) if fast else (1, 1.0)
+    return [
+        Row(what, "s", tuple(took[tried:]), limit, beside, theirs, note=note),
+        Row(what, "s", tuple(took[:tried]), 2 * limit, beside, theirs, note="the first two" if fast else "the first"),
+    ]
 
 
 def _in_namespace() -> int:
