@@ -228,15 +228,16 @@ async def test_the_processor_time_of_the_thread_is_known_while_it_runs(slot: Slo
 
     def compute(_: Control) -> float:
         begin = time.thread_time()
-        while time.thread_time() < begin + 0.05:
+        while (used := time.thread_time()) < begin + 0.05:
             pass
         computing.set()
         enough.wait(10)
-        return time.thread_time()
+        return used
 
     running = asyncio.create_task(slot.run(compute))
     assert await asyncio.to_thread(computing.wait, 10)
     so_far = slot.computed_s
-    assert so_far >= 0.05
     enough.set()
-    assert so_far <= await running <= slot.computed_s
+    # The clocks of the processors of a virtual machine differ a little.
+    assert so_far == pytest.approx(await running, abs=0.01)
+    assert slot.computed_s == pytest.approx(so_far, abs=0.01)
