@@ -170,11 +170,12 @@ async def upload(
             raise WeightsError(FailureCode.UNREACHABLE, why) from None
         require(too_many is None, FailureCode.BAD_STREAM, f"{what}: its receiver sent one receipt too many")
 
-    pace = Pace(way or Way(), receipt, stalls.CHUNK_TIMEOUT_S)
+    here = is_here(receiver)
+    pace = Pace(way or Way(), receipt, stalls.CHUNK_TIMEOUT_S, here=here)
     try:
         async with pace:
             write = _write_first
-            messages = chunks_of(model_id, weights, pace, is_here(receiver), bases, on_chunk, _end_of(call))
+            messages = chunks_of(model_id, weights, pace, here, bases, on_chunk, _end_of(call))
             async with contextlib.aclosing(messages):
                 async for message in messages:
                     await write(call, message)

@@ -121,7 +121,8 @@ class ModelServicer:
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
             way = self._ways.to(peer_of(context), is_near(host_of(context.peer())))
-            pace = Pace(way, receipt, stalls.CHUNK_TIMEOUT_S)
+            here = is_here(request.machine)
+            pace = Pace(way, receipt, stalls.CHUNK_TIMEOUT_S, here=here)
             try:
                 async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
 
@@ -129,7 +130,6 @@ class ModelServicer:
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
 
-                    here = is_here(request.machine)
                     messages = chunks_of(model_id, weights, pace, here, self._bases, taken)
                     async with contextlib.aclosing(messages):
                         async for message in messages:

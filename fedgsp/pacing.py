@@ -185,12 +185,22 @@ class Ways:
 class Pace:
     """The chunks of one transfer: when the next may leave, and which of them the receiver has confirmed."""
 
-    def __init__(self, way: Way, receipt: Receipt, timeout_s: float, clock: Callable[[], float] = time.monotonic):
-        """`receipt` waits for the receiver's next message, at most `timeout_s`."""
+    def __init__(
+        self,
+        way: Way,
+        receipt: Receipt,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        here: bool = False,
+    ) -> None:
+        """`receipt` waits for the receiver's next message, at most `timeout_s`.
+
+        `here`: the receiver has shown that it is on this machine. No link is between the two, so nothing is held back.
+        """
         self.receipt = receipt
         #: Set whenever a chunk of this link leaves or is confirmed.
         self.changed = asyncio.Event()
-        self.way, self._timeout_s, self._clock = way, timeout_s, clock
+        self.way, self._timeout_s, self._clock, self._here = way, timeout_s, clock, here
         self._flying: deque[tuple[int, int, float]] = deque()  # size, bytes on their way with it, time
         self._all_sent = False
         self._listening: asyncio.Task[None] | None = None
@@ -199,13 +209,15 @@ class Pace:
     @property
     def chunk_bytes(self) -> int:
         """A good size for the next chunk: small on a slow link, so that confirmations keep coming."""
+        if self._here:
+            return self.most_chunk
         size = self.way.window // CHUNKS
         return min(max(size - size % LEAST_CHUNK, LEAST_CHUNK), self.most_chunk)
 
     @property
     def most_chunk(self) -> int:
         """Size of the largest chunk that this transfer may have, in bytes."""
-        return MOST_NEAR_CHUNK if self.way.near else MOST_CHUNK
+        return MOST_NEAR_CHUNK if self.way.near or self._here else MOST_CHUNK
 
     def carries(self, size: int, coded: bool) -> None:
         """The transfer is of a model of `size` bytes, as it is or in code."""
@@ -213,7 +225,7 @@ class Pace:
 
     def has_room(self, size: int) -> bool:
         """Whether a chunk of `size` bytes may leave now."""
-        return not self._flying or self.way.flying + size <= self.way.window
+        return self._here or not self._flying or self.way.flying + size <= self.way.window
 
     async def turn(self, size: int) -> None:
         """Wait until a chunk of `size` bytes may leave, and count it; WeightsError if the receiver is silent."""

@@ -303,6 +303,24 @@ async def test_a_sender_waits_when_its_window_is_full_and_for_the_last_confirmat
         await settling
 
 
+async def test_nothing_is_held_back_from_a_receiver_on_this_machine_but_all_must_be_confirmed() -> None:
+    receiver, way = Receiver(), Way()
+    async with Pace(way, receiver.receipt, 10.0, here=True) as pace:
+        assert pace.chunk_bytes == pacing.MOST_NEAR_CHUNK == pace.most_chunk
+        for _ in range(3):
+            assert pace.has_room(pacing.MOST_NEAR_CHUNK)
+            await pace.turn(pacing.MOST_NEAR_CHUNK)
+        assert way.flying > way.window
+        settling = asyncio.create_task(pace.settled())
+        receiver.allowed.release()
+        receiver.allowed.release()
+        await asyncio.sleep(0)
+        assert not settling.done()
+        receiver.allowed.release()
+        await settling
+    assert way.flying == 0
+
+
 @pytest.mark.parametrize(("near", "most"), [(True, pacing.MOST_NEAR_CHUNK), (False, pacing.MOST_CHUNK)])
 def test_chunks_between_machines_stay_small_because_a_link_may_become_slow(near: bool, most: int) -> None:
     way = Way(near=near)
