@@ -214,9 +214,15 @@ class Task(abc.ABC):
         """The targets of all items of a data set, collated one by one."""
         return np.concatenate([np.asarray(self.collate([dataset[i]])[1]) for i in range(len(dataset))])
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x: Any) -> torch.Tensor:
         """Features of shape (n, d) for client discriminators, from inputs of shape (n, ...); by default flat inputs.
 
         Override it with a fixed encoder, so that distances between clients concern more than raw pixels.
         """
-        return x.flatten(1).float()
+        if not hasattr(x, "flatten"):
+            raise TaskError(
+                f"the inputs are a {type(x).__name__}, of which features() makes no numbers",
+                "override features() in the task to return one row of numbers per sample",
+            )
+        flat: torch.Tensor = x.flatten(1)
+        return flat.float()

@@ -20,7 +20,6 @@ from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
 from fedgsp.task import Part, Task
 from fedgsp.weights import Weights, check_finite, check_same_tensors
-from fedgsp_node.nested import count
 from fedgsp_node.samples import samples_of, targets_of
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
@@ -64,10 +63,11 @@ def encoded(task: Task, part: Part, control: Control, scale: float = 1.0) -> Enc
     with torch.no_grad():
         for begin in range(0, len(samples), BLOCK):
             block, _ = samples.take(slice(begin, begin + BLOCK))
+            number = min(BLOCK, len(samples) - begin)
             features = task.features(block)
-            if features.ndim != 2 or len(features) != count(block):
+            if features.ndim != 2 or len(features) != number:
                 raise TaskError(
-                    f"the task's features() returned shape {tuple(features.shape)} for {count(block)} samples",
+                    f"the task's features() returned shape {tuple(features.shape)} for {number} samples",
                     "return one row of numbers per sample",
                 )
             if features.shape[1] > MOST_FEATURES:

@@ -25,8 +25,3 @@ def leaves(value: Any) -> Iterator[Any]:
             yield from leaves(part)
     else:
         yield value
-
-
-def count(value: Any) -> int:
-    """The number of samples of a batch: the length of its first leaf."""
-    return len(next(leaves(value)))

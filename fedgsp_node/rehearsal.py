@@ -22,7 +22,7 @@ from fedgsp.task import ClientData, Part, Task
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.nested import count, mapped
+from fedgsp_node.nested import mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
 from fedgsp_node.torch_weights import values_of
@@ -133,7 +133,7 @@ def _watched(layers: list[nn.Module], watch: Callable[[nn.Module, Any, Any], Non
 
 
 def training_flop(module: nn.Module, x: Any) -> int:
-    """Floating-point operations of training on one sample of inputs `x`, in dense and convolution layers.
+    """Floating-point operations of training on the inputs `x` of one sample, in dense and convolution layers.
 
     They give the modelled computing time (FedGSP's N_calc, section 1.7).
     """
@@ -145,14 +145,14 @@ def training_flop(module: nn.Module, x: Any) -> int:
 
     module.eval()
     with _watched([layer for layer in module.modules() if isinstance(layer, _COUNTED)], tally):
-        module(mapped(lambda one: one[:1].clone(), x))
+        module(mapped(torch.clone, x))
     return FLOP_PER_MULTIPLY_ADD * sum(multiply_adds)
 
 
 def features_of(module: nn.Module, layer: str, x: Any) -> TensorSpec:
-    """Layer, dtype and number of channels of the features of inputs `x`.
+    """Layer, dtype and number of channels of the features of the inputs `x` of one sample.
 
-    Raises TaskError unless the model has that layer, calls it, and gets from it floats of shape (n, channels, ...).
+    Raises TaskError unless the model has that layer, calls it, and gets from it floats of shape (1, channels, ...).
     """
     names = [name for name, _ in module.named_modules() if name]
     remedy = f"name one of {', '.join(names)}" if names else "give the model a layer"
@@ -163,9 +163,7 @@ def features_of(module: nn.Module, layer: str, x: Any) -> TensorSpec:
         guarded(lambda: module(mapped(torch.clone, x)), "model()")
     require(found, f"the model does not call the layer {layer!r}, which the task names as `extractor`", remedy)
     output = found[0]
-    if not (
-        isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim > 1 and len(output) == count(x)
-    ):
+    if not (isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim > 1 and len(output) == 1):
         raise TaskError(
             f"the layer {layer!r} returns no features, but {_shown(output)}", "name a layer with floats per channel"
         )
@@ -235,9 +233,8 @@ def _rehearse(
 ) -> tuple[set[str], Iterable[str]]:
     """What the task lacks on this part, and the names of its metrics."""
     samples = samples_of(part, task)
-    some = guarded(
-        lambda: samples.take(slice(0, min(_SAMPLES, len(samples)))), f"collate() on samples of a {name} part"
-    )
+    number = min(_SAMPLES, len(samples))
+    some = guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
     if name == "training":
         some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
     x, y = moved(some, device)
@@ -255,7 +252,7 @@ def _rehearse(
     )
     with torch.no_grad():
         outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")
-        right = guarded(lambda: judged(task.correct(outputs, y), count(y)), "correct()")
+        right = guarded(lambda: judged(task.correct(outputs, y), y, number), "correct()")
         metrics, _ = guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y))), task.combine), "metrics()")
     lacks = {
         ACCURACY: right is None,

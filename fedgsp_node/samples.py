@@ -7,7 +7,7 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.task import Part, Split, Task
-from fedgsp_node.nested import count, leaves, mapped
+from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.users_code import batch_of
 
 #: Which samples: their numbers, int64 of shape (n,), or a slice.
@@ -24,7 +24,7 @@ class Samples:
         self._columns = (mapped(_column, x), mapped(_column, y))
 
     def __len__(self) -> int:
-        return count(self._columns)
+        return len(next(leaves(self._columns)))
 
     def take(self, rows: Rows) -> tuple[Any, Any]:
         """A batch (x, y): tensors on the CPU that share no memory with the data."""

@@ -82,14 +82,16 @@ def _is_users(file: Path) -> bool:
     return _TASKS in file.parents or not (standard or any(folder in file.parents for folder in _NOT_USERS))
 
 
-def judged(found: object, samples: int) -> tuple[int, int] | None:
+def judged(found: object, targets: Any, samples: int) -> tuple[int, int] | None:
     """The result of correct() for a batch: how many labels are correct, and of how many; None without accuracy.
 
+    A single number is one of `samples` or, if the targets are a tensor, of its rows: a graph has a label per node.
     TypeError if it is neither a number, nor a pair of numbers, nor None; TaskError for numbers that cannot be.
     """
     if found is None:
         return None
-    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, samples)
+    rows = len(targets) if isinstance(targets, torch.Tensor) and targets.ndim else samples
+    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, rows)
     correct, labels = whole(pair[0]), whole(pair[1])
     what = "labels" if pair is found else "samples"
     require(

@@ -50,6 +50,20 @@ class LocalWork:
     generator: torch.Generator = field(default_factory=torch.Generator)
 
 
+class Batch(NamedTuple):
+    """Some samples of a client, as the model and the loss take them."""
+
+    x: Any
+    y: Any
+    #: The numbers of the samples, int64 of shape (n,).
+    rows: torch.Tensor
+
+    @property
+    def samples(self) -> int:
+        """How many samples it has. `x` and `y` may not tell: those of a data set look as the task collates them."""
+        return len(self.rows)
+
+
 class Result(NamedTuple):
     """The mean loss over all samples seen, and the normalised number of local steps tau_k (FedNova, section 6)."""
 

@@ -1,5 +1,6 @@
 """Evaluation of a model on one part of a client's data."""
 
+import itertools
 import logging
 from typing import Any
 
@@ -9,7 +10,7 @@ from fedgsp.messages import Evaluated
 from fedgsp.task import Task
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.nested import count, mapped
+from fedgsp_node.nested import mapped
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
 from fedgsp_node.users_code import judged, numbers, where
@@ -35,23 +36,26 @@ def evaluate(
     loss_sum, together = 0.0, batch_size(samples)
     counts: list[tuple[int, int] | None] = []
     kept: list[tuple[Any, Any]] = []
+    sizes: list[int] = []
     with_metrics = type(task).metrics is not Task.metrics  # they need the outputs of all samples together
     with torch.no_grad():  # in inference mode, a model could not keep what it computes here, such as positions
         for begin in range(0, len(samples), together):
             # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
             inputs, targets = moved(samples.take(slice(begin, begin + together)), device)
+            number = min(together, len(samples) - begin)  # `targets` may not tell: see `training.base.Batch`
             known = mapped(_copied, targets) if with_metrics else None
             outputs = module(inputs)
-            counts.append(judged(task.correct(outputs, targets), count(targets)))
-            loss_sum += float(task.loss(outputs, targets)) * count(targets)
+            counts.append(judged(task.correct(outputs, targets), targets, number))
+            loss_sum += float(task.loss(outputs, targets)) * number
             if with_metrics:
                 kept.append((mapped(on_cpu, outputs), known))
+                sizes.append(number)
             control.tick()
         metrics: dict[str, float] = {}
         denominators: dict[str, float] = {}
         try:
             if kept:
-                metrics, denominators = numbers(task.metrics(*_joined(kept)), task.combine)
+                metrics, denominators = numbers(task.metrics(*_joined(kept, sizes)), task.combine)
         except Exception as error:  # accuracy and loss remain valid
             if refusal(error):
                 raise
@@ -78,15 +82,27 @@ def _copied(value: torch.Tensor) -> torch.Tensor:
     return value.cpu().clone()
 
 
-def _joined(kept: list[Any]) -> Any:
-    """Joins what several batches have: tensors, or tuples, lists or dicts of such."""
+def _joined(kept: list[Any], sizes: list[int]) -> Any:
+    """Joins what batches of these sizes have: tensors, or tuples, lists or dicts of such.
+
+    A list with one item for each sample becomes one list of all items. TypeError if parts cannot be joined.
+    """
     first = kept[0]
     if isinstance(first, torch.Tensor):
+        shapes = {tuple(part.shape[1:]) for part in kept}
+        if not first.ndim or len(shapes) > 1:
+            shown = ", ".join(map(str, [tuple(part.shape) for part in kept]))
+            raise TypeError(
+                f"tensors of the shapes {shown} of several batches cannot be joined for metrics(): pad all to one"
+                " shape, or return a list with one tensor for each sample"
+            )
         return torch.cat(kept)
     if isinstance(first, dict):
-        return {name: _joined([outputs[name] for outputs in kept]) for name in first}
+        return {name: _joined([outputs[name] for outputs in kept], sizes) for name in first}
+    if isinstance(first, list) and [len(part) for part in kept] == sizes:
+        return list(itertools.chain(*kept))
     if isinstance(first, tuple | list):
-        parts = [_joined(list(part)) for part in zip(*kept, strict=True)]
+        parts = [_joined(list(part), sizes) for part in zip(*kept, strict=True)]
         # a named tuple takes its fields as separate arguments
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     raise TypeError(f"the model returned {type(first).__name__}, which cannot be joined over batches for metrics()")

@@ -142,11 +142,11 @@ def train(work: LocalWork) -> Result:
         )
     fusion.received(frozen.values)
     with descent(work) as steps:
-        for x, y in batches(work, work.settings.local_epochs):
+        for batch in batches(work, work.settings.local_epochs):
             with frozen.stream():
-                theirs = fusion.features(mapped(torch.clone, x))  # a model may change its input in place
+                theirs = fusion.features(mapped(torch.clone, batch.x))  # a model may change its input in place
             with fusion.beside(theirs):
-                steps.step(x, y, rate)
+                steps.step(batch, rate)
     return Result(steps.loss, steps.norm)
 
 

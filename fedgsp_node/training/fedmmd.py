@@ -27,14 +27,14 @@ def train(work: LocalWork) -> Result:
     rate, frozen = work.settings.learning_rate, Frozen(work)
     strength: float = work.options.strength
     with _view(work) as view, descent(work) as steps:
-        for x, y in batches(work, work.settings.local_epochs):
+        for batch in batches(work, work.settings.local_epochs):
             with frozen.stream():
-                theirs = view(work.module(mapped(torch.clone, x)))  # a model may change its input in place
+                theirs = view(work.module(mapped(torch.clone, batch.x)))  # a model may change its input in place
 
             def penalty(outputs: Any, theirs: torch.Tensor = theirs) -> torch.Tensor:
                 return strength * discrepancy(theirs, view(outputs)).clamp(min=FLOOR)
 
-            steps.step(x, y, rate, penalty=penalty)
+            steps.step(batch, rate, penalty=penalty)
     return Result(steps.loss, steps.norm)
 
 

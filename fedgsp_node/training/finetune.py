@@ -16,8 +16,8 @@ def adapt(work: LocalWork) -> None:
     if len(work.samples) == 1 and normalises(work.module):
         return
     with descent(work, scheduled=False) as steps:
-        for x, y in itertools.islice(batches(work, epochs=count), count):
-            steps.step(x, y, work.settings.learning_rate)
+        for batch in itertools.islice(batches(work, epochs=count), count):
+            steps.step(batch, work.settings.learning_rate)
 
 
 FINETUNE = Algorithm(descend, in_place=True, adapt=adapt)

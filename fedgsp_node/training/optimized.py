@@ -9,9 +9,8 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.memory import room
 from fedgsp_node.devices import CPU
-from fedgsp_node.nested import count
 from fedgsp_node.optimizer_state import States
-from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.base import Batch, LocalWork
 from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
 
@@ -72,8 +71,7 @@ class OptimizedSteps(Steps):
 
     def step(
         self,
-        x: Any,
-        y: Any,
+        batch: Batch,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
@@ -87,17 +85,17 @@ class OptimizedSteps(Steps):
         if onto is not None:
             raise ValueError("an optimiser cannot apply a gradient to other tensors than its parameters")
         with self._autocast():
-            outputs = self._work.module(x)
-            loss = self._work.task.loss(outputs, y)
+            outputs = self._work.module(batch.x)
+            loss = self._work.task.loss(outputs, batch.y)
             whole = loss if penalty is None else loss + penalty(outputs)
         if self._accumulate > 1:
-            whole = whole * (count(y) / self._unit)
+            whole = whole * (batch.samples / self._unit)
         torch.autograd.backward(self._scaler.scale(whole), inputs=self.parameters)
-        self._waiting, self._samples = self._waiting + 1, self._samples + count(y)
+        self._waiting, self._samples = self._waiting + 1, self._samples + batch.samples
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
         if self._waiting == self._accumulate:
             self._take()
-        self._count(loss, count(y))
+        self._count(loss, batch.samples)
 
     def finish(self) -> None:
         """Takes the step of the batches that are left over, and notes the state.

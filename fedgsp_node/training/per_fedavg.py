@@ -1,16 +1,13 @@
 """Per-FedAvg (A. Fallah and others, NeurIPS 2020, first order; section 6): trains a good start for fine-tuning."""
 
-from typing import Any
-
 import torch
 
 from fedgsp.trainings import SMALLEST_BATCH
 from fedgsp_node.devices import moved
-from fedgsp_node.nested import count as count_of
-from fedgsp_node.nested import mapped
+from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.training import finetune
-from fedgsp_node.training.base import Algorithm, LocalWork, Result
-from fedgsp_node.training.steps import batches, copy, descent
+from fedgsp_node.training.base import Algorithm, Batch, LocalWork, Result
+from fedgsp_node.training.steps import batch_of, batches, copy, descent
 
 
 def train(work: LocalWork) -> Result:
@@ -23,14 +20,14 @@ def train(work: LocalWork) -> Result:
     with descent(work) as steps:
         own = [parameter.data for parameter in steps.parameters]
         ahead = [torch.empty_like(parameter) for parameter in steps.parameters]
-        for x, y in batches(work, work.settings.local_epochs):
-            if count_of(y) < SMALLEST_BATCH:
+        for batch in batches(work, work.settings.local_epochs):
+            if batch.samples < SMALLEST_BATCH:
                 continue
-            half = count_of(y) // 2
+            half = batch.samples // 2
             copy(steps.parameters, ahead)
             with steps.at(ahead):
-                steps.step(*_some((x, y), slice(half)), rate)
-                steps.step(*_some((x, y), slice(half, None)), rate, onto=own)
+                steps.step(_some(work, batch, slice(half)), rate)
+                steps.step(_some(work, batch, slice(half, None)), rate, onto=own)
             count += 1
     if count:
         return Result(steps.loss, count)
@@ -40,9 +37,13 @@ def train(work: LocalWork) -> Result:
         return Result(float(work.task.loss(work.module(x), y)), 1)
 
 
-def _some(batch: tuple[Any, Any], rows: slice) -> tuple[Any, Any]:
-    x, y = mapped(lambda one: one[rows], batch)
-    return x, y
+def _some(work: LocalWork, batch: Batch, some: slice) -> Batch:
+    """Some samples of a batch. They are collated anew if the tensors of the batch do not have a row for each."""
+    rows, content = batch.rows[some], (batch.x, batch.y)
+    if all(leaf.ndim and len(leaf) == batch.samples for leaf in leaves(content)):
+        x, y = mapped(lambda leaf: leaf[some], content)
+        return Batch(x, y, rows)
+    return batch_of(work, rows)
 
 
 PER_FEDAVG = Algorithm(train, in_place=True, adapt=finetune.adapt)

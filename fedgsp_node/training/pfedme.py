@@ -16,10 +16,10 @@ def train(work: LocalWork) -> Result:
     with descent(work) as steps:
         shared, theta = [parameter.data for parameter in steps.parameters], steps.trained(work.personal)
         with steps.at(theta):
-            for x, y in batches(work, work.settings.local_epochs):
+            for batch in batches(work, work.settings.local_epochs):
                 copy(shared, theta)
                 for _ in range(work.options.personal_steps):
-                    steps.step(x, y, work.options.personal_rate, shared, strength)
+                    steps.step(batch, work.options.personal_rate, shared, strength)
                 move(shared, theta, work.settings.learning_rate * strength)
                 count += 1
         steps.store(theta, work.personal)

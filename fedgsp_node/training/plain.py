@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedgsp_node.nested import count
-from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.base import Batch, LocalWork
 from fedgsp_node.training.factored import Factors, large
 from fedgsp_node.training.stepping import Steps
 
@@ -32,8 +31,7 @@ class PlainSteps(Steps):
 
     def step(
         self,
-        x: Any,
-        y: Any,
+        batch: Batch,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
@@ -46,8 +44,8 @@ class PlainSteps(Steps):
         share, rate = factor * self._share(rate), factor * rate
         self._rate, self._pull, self._anchors = rate, rate * strength, anchors
         self._onto = self.parameters if onto is None else onto
-        outputs = self._work.module(x)
-        loss = self._work.task.loss(outputs, y)
+        outputs = self._work.module(batch.x)
+        loss = self._work.task.loss(outputs, batch.y)
         self._left = set(range(len(self.parameters)))
         self._factors.backward(loss if penalty is None else loss + penalty(outputs), self.parameters)
         with torch.no_grad():
@@ -59,7 +57,7 @@ class PlainSteps(Steps):
         self._factors.kept.clear()
         self._bring_home()
         self.norm = self.norm * (1 - rate * strength) + share
-        self._count(loss, count(y))
+        self._count(loss, batch.samples)
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import torch
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import tensor_of
 from fedgsp_node.devices import CPU
-from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.base import Batch, LocalWork
 
 #: Losses that stay on a GPU before they are summed up. A training that hangs there is noticed that much later.
 MOST_LOSSES = 64
@@ -53,15 +53,14 @@ class Steps(abc.ABC):
     @abc.abstractmethod
     def step(
         self,
-        x: Any,
-        y: Any,
+        batch: Batch,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
         onto: Sequence[torch.Tensor] | None = None,
         penalty: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
-        """One batch `x`, `y`: a step of size `rate` on the loss + strength/2 ||w - anchors||^2, in place.
+        """One batch: a step of size `rate` on the loss + strength/2 ||w - anchors||^2, in place.
 
         The gradient is taken at `parameters`. It is applied to the tensors `onto` if given, else to `parameters`;
         only plain SGD takes `onto`. `penalty` is added to the loss, given what the model returned; `self.loss` does

@@ -3,13 +3,12 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
 
 from fedgsp_node.devices import moved
-from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.base import Batch, LocalWork, Result
 from fedgsp_node.training.factored import factored_gradients
 from fedgsp_node.training.optimized import OptimizedSteps
 from fedgsp_node.training.plain import PlainSteps
@@ -58,8 +57,8 @@ def _factor(work: LocalWork) -> Callable[[int], float]:
     return factor
 
 
-def batches(work: LocalWork, epochs: int) -> Iterator[tuple[Any, Any]]:
-    """Batches (x, y) of `epochs` epochs, each in a new random order, drawn from `work.rng` (seeded in `clients.py`).
+def batches(work: LocalWork, epochs: int) -> Iterator[Batch]:
+    """The batches of `epochs` epochs, each in a new random order, drawn from `work.rng` (seeded in `clients.py`).
 
     A short last batch is dropped if the task drops it, or if batch norm cannot use it, but not if it is the only batch
     (section 0).
@@ -69,8 +68,13 @@ def batches(work: LocalWork, epochs: int) -> Iterator[tuple[Any, Any]]:
         for rows in torch.split(
             torch.from_numpy(work.rng.permutation(len(work.samples)))[:used], work.settings.batch_size
         ):
-            batch = work.samples.take(rows)
-            yield moved(work.task.transform(*batch, work.generator), work.device)
+            yield batch_of(work, rows)
+
+
+def batch_of(work: LocalWork, rows: torch.Tensor) -> Batch:
+    """The samples with these numbers, transformed, and on the device of the work."""
+    x, y = moved(work.task.transform(*work.samples.take(rows), work.generator), work.device)
+    return Batch(x, y, rows)
 
 
 def _used(work: LocalWork) -> int:
@@ -105,6 +109,6 @@ def descend(work: LocalWork, strength: float = 0.0) -> Result:
     """Local epochs on the loss + strength/2 ||w - received||^2."""
     with descent(work) as steps:
         anchors = steps.trained(work.received) if strength else []
-        for x, y in batches(work, work.settings.local_epochs):
-            steps.step(x, y, work.settings.learning_rate, anchors, strength)
+        for batch in batches(work, work.settings.local_epochs):
+            steps.step(batch, work.settings.learning_rate, anchors, strength)
     return Result(steps.loss, steps.norm)

@@ -16,8 +16,9 @@ from fedgsp.weights import Weights
 from fedgsp_node.rehearsal import features_of
 from fedgsp_node.samples import Samples
 from fedgsp_node.torch_weights import bind, weights_of
-from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.base import Batch, LocalWork
 from fedgsp_node.training.control import Control
+from fedgsp_node.training.steps import batch_of
 
 
 class CrossEntropy(Task):
@@ -135,3 +136,8 @@ def local_work(
     bind(module, trained)
     work = LocalWork(module, task, Samples(*data), how, options, rng, control or Control(), received, personal, added)
     return work, trained
+
+
+def whole_batch(work: LocalWork) -> Batch:
+    """All samples of the work as one batch."""
+    return batch_of(work, torch.arange(len(work.samples)))

@@ -18,7 +18,7 @@ def expected_seconds(
     hops = [event for event in events if event["event"] == "hop_finished"]
     samples = {client: len(task.data(client).train) for client in clients}
     first = next(iter(samples))
-    flop = training_flop(task.model(), torch.from_numpy(task.data(first).train.x))
+    flop = training_flop(task.model(), torch.from_numpy(task.data(first).train.x[:1]))
 
     def of(number: int) -> dict[int, float]:
         rates = {}

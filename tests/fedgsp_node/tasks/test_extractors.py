@@ -29,7 +29,7 @@ def only_the_model(kind: type[Task], **fields: Any) -> Task:
 
 def check(task: Task, images: tuple[int, ...], features: tuple[int, ...]) -> None:
     model, x = task.model().eval(), torch.zeros(2, *images)
-    assert features_of(model, task.extractor, x).shape == features[:1]
+    assert features_of(model, task.extractor, x[:1]).shape == features[:1]
     assert Fusion(model, task.extractor).features(x).shape == (2, *features)
     behind = list(model.children())[int(task.extractor) + 1 :]
     assert not any(isinstance(layer, nn.Conv2d) for layer in behind)

@@ -30,6 +30,7 @@ from tests.support.local_work import (
     norm_and_dropout,
     samples,
     settings,
+    whole_batch,
 )
 from tests.support.trainings import ALGORITHMS, numbers
 
@@ -109,7 +110,7 @@ def one_step(trained: list[list[float]]) -> tuple[float, float, torch.Tensor, to
         return part
 
     with descent(work) as steps:
-        steps.step(*data, 0.1, penalty=penalty)
+        steps.step(whole_batch(work), 0.1, penalty=penalty)
     after = torch.from_numpy(weights.arrays["weight"]).clone()
     return steps.loss, parts[0], (before - after) / 0.1, after
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedgsp.weights import Weights
 from fedgsp_node.training.steps import descent
-from tests.support.local_work import CrossEntropy, local_work, samples, settings
+from tests.support.local_work import CrossEntropy, local_work, samples, settings, whole_batch
 from tests.support.trainings import ALGORITHMS, KEEPING
 
 torch.set_num_threads(1)
@@ -79,7 +79,7 @@ def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.
 
     module.first.weight.register_hook(look)
     with descent(work) as steps:
-        steps.step(*work.samples.whole(), 0.1)
+        steps.step(whole_batch(work), 0.1)
     assert seen == [(True, True)]
 
 
@@ -88,7 +88,7 @@ def test_no_gradient_stays_and_nobody_elses_is_applied(monkeypatch: pytest.Monke
     module = _Filters()
     work, trained = local_work(module, CrossEntropy(), samples(5), settings())
     with descent(work) as steps:
-        steps.step(*work.samples.whole(), 0.1)
+        steps.step(whole_batch(work), 0.1)
         assert all(parameter.grad is None for parameter in module.parameters())
         before = trained.copy()
         module(work.samples.whole()[0]).sum().backward()
@@ -119,6 +119,6 @@ def test_a_parameter_that_is_used_otherwise_too_is_changed_after_the_backward_pa
         torch.manual_seed(1)
         work, trained = local_work(_Codebook(), CrossEntropy(), samples(5), settings())
         with descent(work) as steps:
-            steps.step(*work.samples.whole(), 0.1)
+            steps.step(whole_batch(work), 0.1)
         found.append(trained.digest)
     assert found[0] == found[1]

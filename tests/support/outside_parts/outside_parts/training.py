@@ -11,8 +11,8 @@ def train(work: LocalWork) -> Result:
     rate, count = work.settings.learning_rate, 0
     with descent(work) as steps:
         for _ in range(work.settings.local_epochs):
-            for x, y in batches(work, 1):
-                steps.step(x, y, rate)
+            for batch in batches(work, 1):
+                steps.step(batch, rate)
                 count += 1
             rate *= work.options.shrink
     return Result(steps.loss, count)
