@@ -18,15 +18,15 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import TaskError
+from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
 MAIN = "__main__"
 _ABSENT = object()
-_PLAIN = (str, int, float, bool, complex, bytes, types.NoneType, types.EllipsisType)
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 
 
@@ -122,19 +122,38 @@ class _Writer:
         value = self._names[name]
         if isinstance(value, types.ModuleType):
             self._imports[f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"] = None
-        elif getattr(value, "__module__", None) == MAIN and isinstance(value, type | types.FunctionType):
+        elif _is_of_main(value):
             self._define_of_main(name, value, user)
         elif (line := _imported(name, value)) is not None:
             self._imports[line] = None
-        elif _is_plain(value):
-            self._definitions.append(f"{name} = {_written(value)}")
-            for module in ("builtins", "pathlib"):
-                if f"_{module}." in self._definitions[-1]:
-                    self._imports[f"import {module} as _{module}"] = None
         else:
-            kind = type(value).__name__
-            raise TaskError(f"{user} uses {name!r}, a {kind}, which cannot be written as source", _REMEDY)
+            self._definitions.append(f"{name} = {self._written(name, value, user)}")
         self._seen.add(name)
+
+    def _written(self, name: str, value: Any, user: str) -> str:
+        """The source of a value; raises TaskError if it has none."""
+        try:
+            return as_source(value, lambda thing: self._referred(thing, user))
+        except NotWrittenError as error:
+            kind, held = type(value).__name__, type(error.value).__name__
+            what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
+            clear = f"call {name}.clear() before if the task fills it itself, " if hasattr(value, "clear") else ""
+            raise TaskError(
+                f"{user} uses {name!r}, {what}, which cannot be written as source", f"{clear}{_REMEDY}"
+            ) from None
+
+    def _referred(self, thing: Any, user: str) -> str:
+        """What the module calls a module, a class or a function; raises NotWrittenError for others."""
+        if isinstance(thing, types.ModuleType):
+            alias = f"_{thing.__name__.replace('.', '_')}"
+            self._imports[f"import {thing.__name__} as {alias}"] = None
+            return alias
+        if _is_of_main(thing):
+            self._define_of_main(thing.__name__, thing, user)
+            return str(thing.__name__)
+        if (home := _home(thing)) is None:
+            raise NotWrittenError(thing)
+        return f"{self._referred(sys.modules[home], user)}.{thing.__name__}"
 
     def _define_of_main(self, name: str, value: Any, user: str) -> None:
         known = value.__name__
@@ -183,7 +202,10 @@ def _told(value: Any) -> str | None:
     """What two values of a class attribute must have in common; None for those that are not compared."""
     if isinstance(value, types.FunctionType):
         return f"function {value.__qualname__}"
-    return _written(value) if _is_plain(value) else None
+    try:
+        return as_source(value, lambda thing: str(getattr(thing, "__qualname__", thing.__name__)))
+    except (NotWrittenError, AttributeError):
+        return None
 
 
 def _source_of(thing: Any) -> str:
@@ -206,13 +228,24 @@ def _source_of(thing: Any) -> str:
 
 
 def _used(source: str) -> list[str]:
-    """The names of its module that a definition reads, in their order, and those that it may quote in annotations."""
-    read = set(_globals(symtable.symtable(source, "<task>", "exec")))
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-    quoted = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    """The names of its module that a definition reads, in their order, and those that its annotations quote."""
+    read, tree = set(_globals(symtable.symtable(source, "<task>", "exec"))), ast.parse(source)
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)) if node.id in read]
-    texts = (text for text in quoted if isinstance(text, str) and text.isidentifier() and not hasattr(builtins, text))
-    return list(dict.fromkeys([*names, *texts]))
+    notes = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
+    quoted = [name for note in notes if isinstance(note, ast.AST) for name in _quoted(note)]
+    return list(dict.fromkeys([*names, *(name for name in quoted if not hasattr(builtins, name))]))
+
+
+def _quoted(note: ast.AST) -> Iterator[str]:
+    """The names in the texts of an annotation, such as `"Hint | None"`; the texts of a Literal are no names."""
+    if isinstance(note, ast.Subscript) and "Literal" in (getattr(note.value, one, "") for one in ("id", "attr")):
+        return
+    if isinstance(note, ast.Constant) and isinstance(note.value, str):
+        with contextlib.suppress(SyntaxError, ValueError):  # a text for readers
+            yield from (node.id for node in ast.walk(ast.parse(note.value, mode="eval")) if isinstance(node, ast.Name))
+    for inner in ast.iter_child_nodes(note):
+        yield from _quoted(inner)
 
 
 def _globals(scope: symtable.SymbolTable) -> Iterator[str]:
@@ -237,39 +270,29 @@ def _is_builtin(name: str, value: Any) -> bool:
     return notebooks or value is getattr(builtins, name) or (name.startswith("__") and name.endswith("__"))
 
 
+def _is_of_main(value: Any) -> bool:
+    """Whether a notebook or a script defines a class or function, perhaps with a decorator such as `lru_cache`."""
+    if getattr(value, "__module__", None) != MAIN or not isinstance(getattr(value, "__name__", None), str):
+        return False
+    return isinstance(value, type) or isinstance(inspect.unwrap(value), types.FunctionType)
+
+
 def _imported(name: str, value: Any) -> str | None:
     """The line that imports a value of another module; None if no module has it."""
-    module, known = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if not module or module == MAIN or not isinstance(known, str):
+    module = _home(value)
+    if module is None:
         return None
-    if getattr(sys.modules.get(module), known, None) is not value:
-        return None
+    known = value.__name__
     return f"from {module} import {known}" if known == name else f"from {module} import {known} as {name}"
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return type(value) is dict and all(_is_plain(one) for pair in value.items() for one in pair)
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value) in (list, tuple, set, frozenset) and all(map(_is_plain, value))
-    return type(value) in _PLAIN or isinstance(value, PurePath)
-
-
-def _written(value: Any) -> str:
-    """A plain value as source, which does not depend on what `Path` or `float` is in the notebook or script."""
-    if isinstance(value, PurePath):
-        return f"_pathlib.Path({str(Path(value).absolute())!r})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_written(key)}: {_written(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, float) and repr(value) in ("nan", "inf", "-inf"):
-        return f"_builtins.float({repr(value)!r})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, set | frozenset):
-        return f"_builtins.{type(value).__name__}([{', '.join(map(_written, sorted(value, key=repr)))}])"
-    return repr(value)
+def _home(value: Any) -> str | None:
+    """The module from which a class or function can be imported by its own name, if there is one."""
+    known = getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None) or type(value).__module__  # that of `numpy.exp` is only in its type
+    if module == MAIN or not isinstance(known, str):
+        return None
+    return module if getattr(sys.modules.get(module), known, None) is value else None
 
 
 def _root(module: str) -> Path | None:

@@ -202,6 +202,14 @@ def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
         ("table = np.zeros(3)\nclass Mine(Task):\n    def data(self, client): return table", "'table', a ndarray"),
         ("thing = object()\nclass Mine(Task):\n    def model(self): return thing", "'thing', a object"),
         ("half = lambda one: one / 2\nclass Mine(Task):\n    def model(self): return [half]", "'half', a lambda"),
+        (
+            "kept = {0: [np.zeros(3)]}\nclass Mine(Task):\n    def data(self, client): return kept[client]",
+            "'kept', a dict that holds a ndarray",
+        ),
+        (
+            "from functools import partial\nhalf = partial(np.add, np.zeros(3))\nclass Mine(Task):\n    add = half",
+            "'half', a partial that holds a ndarray",
+        ),
     ],
 )
 def test_what_has_no_source_is_refused_by_name(cells: Any, text: str, what: str) -> None:
@@ -209,6 +217,103 @@ def test_what_has_no_source_is_refused_by_name(cells: Any, text: str, what: str)
     with pytest.raises(TaskError, match=f"Mine uses {what}, which cannot be written as source") as caught:
         module_of(module.Mine)
     assert caught.value.remedy
+
+
+def test_a_filled_cache_is_refused_with_the_way_to_empty_it(cells: Any) -> None:
+    module = cells("""
+        CACHE = {}
+
+        class Mine(Task):
+            def model(self): return None
+            def data(self, client): return CACHE.setdefault(client, np.zeros(client))
+    """)
+    module.Mine().data(3)
+    with pytest.raises(TaskError, match="'CACHE', a dict that holds a ndarray, ") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy.startswith("call CACHE.clear() before if the task fills it itself, make it inside")
+    module.CACHE.clear()
+    assert "CACHE = {}" in module_of(module.Mine)
+
+
+def test_a_text_is_no_use_of_what_has_this_name_unless_an_annotation_quotes_it(cells: Any) -> None:
+    module = cells("""
+        from typing import Literal
+
+        net = label = np.zeros(3)
+
+        class First: pass
+        class Second: pass
+        class Third: pass
+
+        class Mine(Task):
+            "net"
+            one: "First"
+            def model(self, kind: Literal["net"] = "net") -> "list[Second | None]": return "net", {"label": 1}
+            def data(self, client: "a client", hint: list["Third"] = ()): return None
+    """)
+    text = module_of(module.Mine)
+    assert "zeros" not in text
+    assert {"First", "Second", "Third"} <= written(text).keys()
+
+
+def test_functions_come_along_with_their_decorators(cells: Any) -> None:
+    module = cells("""
+        import functools
+        from functools import cache
+
+        def doubled(function):
+            @functools.wraps(function)
+            def call(*values): return 2 * function(*values)
+            return call
+
+        @functools.lru_cache(maxsize=2)
+        def rows(count): return [count]
+
+        @cache
+        @doubled
+        def three(): return 3
+
+        class Mine(Task):
+            def model(self): return three()
+            def data(self, client): return rows(client)
+    """)
+    text = module_of(module.Mine)
+    mine = written(text)["Mine"]()
+    assert mine.model() == 6
+    assert mine.data(1) is mine.data(1)
+    assert "@functools.lru_cache(maxsize=2)\ndef rows" in text
+
+
+def test_small_objects_come_along_as_what_makes_equal_ones(cells: Any) -> None:
+    module = cells("""
+        import enum
+        from functools import partial
+        from http import HTTPStatus
+
+        import torch
+        from numpy import exp
+
+        def scale(value, by): return value * by
+
+        class Kind(enum.Enum):
+            A = object()
+
+        KIND, STATUS = Kind.A, HTTPStatus.NOT_FOUND
+        SMALL = (torch.half, torch.device("cuda", 1), np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("inf"))
+        PARTS = {"few": range(2, 9, 3), "first": slice(None, 4), "odd": complex(-0.0, float("inf"))}
+        HALF = partial(scale, by=np.float64(0.5))
+        LEAKY = partial(layers.LeakyReLU, 0.25, inplace=True)
+
+        class Mine(Task):
+            def model(self): return KIND is Kind.A, STATUS is HTTPStatus.NOT_FOUND, HALF(4), exp(0), LEAKY()
+            def data(self, client): return SMALL, PARTS
+    """)
+    mine = written(module_of(module.Mine))["Mine"]()
+    kept, found, half, one, leaky = mine.model()
+    assert (kept, found, half, one) == (True, True, 2.0, 1.0)
+    assert (leaky.negative_slope, leaky.inplace) == (0.25, True)
+    assert repr(mine.data(0)) == repr(module.Mine().data(0))
+    assert list(map(type, mine.data(0)[0])) == list(map(type, module.SMALL))
 
 
 def test_functions_that_call_each_other_and_other_names_for_them_come_along(cells: Any) -> None:
