@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 class Split:
     """Samples of one client. `x` are the model's inputs, shape (n, ...); `y` are the targets, usually of shape (n,).
 
-    Each is a numpy array (also a memory map), a tensor, or a tuple, list or dict of such, all of length n. Raises
-    ValueError for other lengths.
+    Without targets, `y` has shape (n, 0). Each is a numpy array (also a memory map), a tensor, or a tuple, list or
+    dict of such, all of length n. Raises ValueError for other lengths.
     """
 
     x: Any
     y: Any
 
     def __post_init__(self) -> None:
-        inputs, targets = set(_lengths(self.x)), set(_lengths(self.y))
+        inputs, targets = set(_lengths(self.x)), set(() if self.y is None else _lengths(self.y))
+        if inputs and not targets:
+            raise ValueError("there are no labels: without labels, let y be np.zeros((len(x), 0), np.float32)")
         if len(inputs) != 1 or inputs != targets:
             raise ValueError(f"{_counts(inputs)} inputs but {_counts(targets)} labels")
 

@@ -17,11 +17,16 @@ from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import MOST_METRICS, RATIO, taken_by
 from fedgsp_node.nested import leaves
+from fedgsp_node.tasks.loading import remedy_for
 
 T = TypeVar("T")
 
 #: Errors of torch about devices that are not there, or that differ.
 _OF_DEVICES = re.compile(r"CUDA|\bMPS\b|HIP GPUs|Expected all tensors to be on the same device")
+_ON_DEVICES = (
+    "leave out .cuda() and .to(device) in the task, for --device places the model and the batches; make new tensors"
+    " where the arguments are (device=x.device)"
+)
 #: For errors in torch, or in FedGSP, the line of the task that called it is shown.
 _NOT_USERS = (Path(torch.__file__).parent, Path(__file__).parent, Path(fedgsp.__file__).parent)
 _TASKS = Path(__file__).parent / "tasks"
@@ -38,12 +43,7 @@ def guarded(call: Callable[[], T], what: str) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        remedy = "fix the task module"
-        if _OF_DEVICES.search(str(error)):
-            remedy = (
-                "leave out .cuda() and .to(device) in the task, for --device places the model and the batches; make"
-                " new tensors where the arguments are (device=x.device)"
-            )
+        remedy = _ON_DEVICES if _OF_DEVICES.search(str(error)) else remedy_for(error, "fix the task module")
         raise TaskError(f"the task's {what} raised {where(error)}", remedy) from error
 
 
@@ -55,7 +55,7 @@ def where(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, UserError):
         frames = traceback.extract_tb(error.__traceback__)
-        frame = next((frame for frame in reversed(frames) if _is_users(Path(frame.filename))), None)
+        frame = next((frame for frame in reversed(frames) if _is_users(frame)), None)
         place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""
         text = f"{type(error).__name__}: {error}{place}"
     # File names may contain bytes that are not text, and cannot be sent.
@@ -77,7 +77,10 @@ def batch_of(found: Any, what: str) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def _is_users(file: Path) -> bool:
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    if frame.filename.startswith("<") and not frame.line:
+        return False  # made by Python, as the constructor of a data class is; the lines of a notebook are known
+    file = Path(frame.filename)
     standard = _STANDARD in file.parents and _PACKAGES not in file.parents
     return _TASKS in file.parents or not (standard or any(folder in file.parents for folder in _NOT_USERS))
 

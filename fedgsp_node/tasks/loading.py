@@ -194,8 +194,14 @@ def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
     return TaskError(
         f"{what}: {type(error).__name__}: {error} ({_location(error, module)})",
-        "fix that line, or change the task options",
+        remedy_for(error, "fix that line, or change the task options"),
     )
+
+
+def remedy_for(error: BaseException, otherwise: str) -> str:
+    """What to do about an error of a task: install the package that it lacks; `otherwise` for all other errors."""
+    lacks = isinstance(error, ImportError)
+    return f"install the package that this names for {sys.executable}, or {otherwise}" if lacks else otherwise
 
 
 def _location(error: BaseException, module: ModuleType | None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,12 +249,44 @@ def test_what_is_no_data_is_told_when_the_node_starts(part: Any, told: str) -> N
         ({"a": X, "b": X[:4]}, Y, "4 and 23 inputs but 23 labels"),
         ((X, X), Y[:5], "23 inputs but 5 labels"),
         ({}, Y, "no inputs but 23 labels"),
+        (X, None, "there are no labels: without labels, let y be np.zeros"),
+        (X, (), "there are no labels: without labels, let y be np.zeros"),
         ([1.0, 2.0], Y, "a float is no array: give arrays or tensors, and no lists of numbers"),
     ],
 )
 def test_columns_of_other_lengths_are_no_split(x: Any, y: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Split(x, y)
+
+
+def test_an_error_of_split_names_the_line_of_the_task_that_made_it() -> None:
+    class Unequal(Kinds):
+        def data(self, client: int) -> ClientData:
+            return ClientData(Split(X, Y[1:]), self.part)
+
+    line = Unequal.data.__code__.co_firstlineno + 1
+    with pytest.raises(TaskError, match=rf"23 inputs but 22 labels \(test_data_kinds.py:{line}\)"):
+        Clients(Unequal(Split(X, Y)), None)
+
+
+def test_a_line_of_a_notebook_is_named_although_it_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, name = "def data(self, client):\n    return 1 // 0\n", "<ipython-input-3-6f2a>"
+    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    found: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), found)
+    task = type("Cell", (Kinds,), {"data": found["data"]})(None)
+    with pytest.raises(TaskError, match=r"ZeroDivisionError: .* \(<ipython-input-3-6f2a>:2\)"):
+        Clients(task, None)
+
+
+def test_a_package_that_the_data_need_is_to_be_installed() -> None:
+    class Needs(Kinds):
+        def data(self, client: int) -> ClientData:
+            raise ImportError("pyarrow is required for parquet support")
+
+    with pytest.raises(TaskError, match="raised ImportError: pyarrow is required") as caught:
+        Clients(Needs(None), None)
+    assert caught.value.remedy == f"install the package that this names for {sys.executable}, or fix the task module"
 
 
 def test_targets_may_be_several() -> None:

@@ -298,6 +298,11 @@ def test_a_factory_that_raises_is_refused_with_the_line_in_its_module(user_modul
     assert f"({path}:{line_of(path, '# here')})" in message
 
 
+def test_a_factory_that_lacks_a_package_says_to_install_it(user_module: Write) -> None:
+    user_module("reading_task", GOOD, "\n    def make():\n        raise ImportError('pyarrow is required')\n")
+    assert "; install the package that this names for " in refused("reading_task:make")
+
+
 def test_an_abstract_task_is_refused(user_module: Write) -> None:
     user_module("abstract_task", "from fedgsp import Task\nclass Half(Task):\n    num_classes = 2\n")
     assert "abstract" in refused("abstract_task:Half")
