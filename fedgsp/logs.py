@@ -1,5 +1,6 @@
 """Log lines of a process, and the line that explains its exit code. Text from others cannot forge any of them."""
 
+import contextlib
 import json
 import logging
 import sys
@@ -29,6 +30,11 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
     root.setLevel(logging.INFO)
     for package in ("fedgsp", "fedgsp_node", "group_manager", "top_server"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def only_results_on_stdout() -> contextlib.redirect_stdout[Any]:
+    """Within, what the user's code prints goes to stderr, because it is no part of what a command prints."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def report(error: UserError) -> int:

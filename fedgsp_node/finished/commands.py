@@ -69,16 +69,17 @@ def export(
 
     exporting.check_out(out)
     file = run.model(model, client)
-    exporting.export(
-        run,
-        loaded(),
-        file,
-        out,
-        client=client,
-        personal=PersonalState(_existing(state_dir)) if state_dir else None,
-        merge_adapters=merge_adapters,
-        tell=_tell,
-    )
+    with logs.only_results_on_stdout():
+        exporting.export(
+            run,
+            loaded(),
+            file,
+            out,
+            client=client,
+            personal=PersonalState(_existing(state_dir)) if state_dir else None,
+            merge_adapters=merge_adapters,
+            tell=_tell,
+        )
     typer.echo(f"{out}: {file.name} of round {file.round}")
 
 
@@ -109,19 +110,20 @@ def evaluate(
     from fedgsp_node.hosted_data import names_of
     from fedgsp_node.personal_state import PersonalState
 
-    here, used = loaded(), devices.device_of(device)
-    devices.prepare(used)
-    names = names_of(here)
-    scores, together = evaluating.evaluate(
-        run,
-        here,
-        ids,
-        model,
-        part=part,
-        personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
-        device=used,
-        tell=_tell,
-    )
+    with logs.only_results_on_stdout():
+        here, used = loaded(), devices.device_of(device)
+        devices.prepare(used)
+        names = names_of(here)
+        scores, together = evaluating.evaluate(
+            run,
+            here,
+            ids,
+            model,
+            part=part,
+            personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
+            device=used,
+            tell=_tell,
+        )
     if json:
         each = {str(client): _named(client, names) | score.as_json() for client, score in scores.items()}
         typer.echo(json_format.dumps({"clients": each, "together": together.as_json()}))
