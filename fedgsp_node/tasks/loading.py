@@ -1,5 +1,6 @@
 """Loads a task by its name, with options given as text."""
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -7,11 +8,13 @@ import importlib
 import importlib.util
 import inspect
 import pathlib
+import pkgutil
 import sys
 import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
+from importlib.abc import InspectLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +53,11 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
 
 
 def _load(name: str, options: Mapping[str, str]) -> Task:
-    module, factory = _factory(name)
+    return build_task(name, *_factory(name), options)
+
+
+def build_task(name: str, module: ModuleType, factory: Callable[..., object], options: Mapping[str, str]) -> Task:
+    """The task that a factory of a module makes, called `name` in errors. Raises what `load_task` raises."""
     arguments = parse_options(name, factory, options)
     task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
     if not isinstance(task, Task):
@@ -178,8 +185,23 @@ def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., o
         for key, value in vars(module).items()
         if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
     )
+    place = _place_below(module, attribute.partition(".")[0])
+    remedy = f"give {place}:{attribute}" if place else suggestion(attribute, own, "it defines")
     state = f"has no {attribute!r}" if factory is None else f"has {attribute!r}, but it is not a class or function"
-    raise TaskError(f"task {name!r}: {module.__name__} {state}", suggestion(attribute, own, "it defines"))
+    raise TaskError(f"task {name!r}: {module.__name__} {state}", remedy)
+
+
+def _place_below(package: ModuleType, name: str) -> str | None:
+    """The module of a package that defines a class or function, by its text: a module may do much when imported."""
+    for found in pkgutil.iter_modules(getattr(package, "__path__", ())):
+        place = f"{package.__name__}.{found.name}"
+        with contextlib.suppress(ImportError, SyntaxError, ValueError):  # not a text, or not of Python
+            spec = importlib.util.find_spec(place)
+            loader = spec.loader if spec is not None else None
+            text = loader.get_source(place) if isinstance(loader, InspectLoader) else None
+            if any(getattr(node, "name", None) == name for node in ast.parse(text or "").body):
+                return place
+    return None
 
 
 def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
@@ -213,7 +235,7 @@ def _location(error: BaseException, module: ModuleType | None) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<frozen")
     ]
-    own = module and module.__file__
+    own = getattr(module, "__file__", None)  # a notebook has none
     inside = [frame for frame in frames if frame.filename == own] or frames
     if inside:
         return f"{inside[-1].filename}:{inside[-1].lineno}"
@@ -222,7 +244,13 @@ def _location(error: BaseException, module: ModuleType | None) -> str:
 
 def parse_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> dict[str, Any]:
     """Keyword arguments for `factory`; TaskError for an unknown or missing option, or a value of the wrong type."""
-    parameters = inspect.signature(factory).parameters
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        raise TaskError(
+            f"task {name!r}: Python does not know the parameters of {described(factory)}",
+            "give a subclass of fedgsp.Task, or a function that returns one",
+        ) from None
     accepted = {key: value for key, value in parameters.items() if value.kind in _BY_KEYWORD}
     # A parameter **rest accepts every other option.
     rest = [value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD]

@@ -281,6 +281,25 @@ def test_a_missing_factory_is_refused_with_a_close_one(user_module: Write) -> No
     assert "has no ''" in refused("spelt_task:")
 
 
+def test_a_factory_in_a_module_of_the_named_package_is_found_without_an_import(
+    user_module: Write, tmp_path: Path
+) -> None:
+    (tmp_path / "kept_tasks").mkdir()
+    for name, text in {
+        "__init__": "",
+        "broken": "class :",
+        "other": "class Better: ...",
+        "tasks": f"{GOOD}\n    1 / 0",
+    }.items():
+        user_module(f"kept_tasks/{name}", text)
+    assert refused("kept_tasks:Good").endswith("kept_tasks has no 'Good'; give kept_tasks.tasks:Good")
+    assert "it defines none" in refused("kept_tasks:Best")
+
+
+def test_a_class_whose_parameters_nobody_knows_is_refused() -> None:
+    assert "Python does not know the parameters of type" in refused("builtins:dict")
+
+
 def test_a_factory_that_cannot_be_called_is_refused(user_module: Write) -> None:
     user_module("uncalled_task", GOOD, "\n    task = 3\n")
     assert "it is not a class or function" in refused("uncalled_task:task")
