@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
 from fedgsp_runs.source import Source, source_of
+from fedgsp_runs.words import in_python
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
 from top_server.recorded import is_finished
@@ -46,6 +48,7 @@ _ERRORS: Mapping[int, type[UserError]] = {
 }
 
 
+@in_python()
 def run(
     task: str | Callable[..., Task] = "digits",
     *,
@@ -96,6 +99,7 @@ def run(
     return Run(directory, made)
 
 
+@in_python()
 def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     """The finished run of a directory, or the unfinished one, resumed; `told` are arguments of `run`.
 
@@ -149,6 +153,7 @@ def _asked(
     return parse(RunConfig, _toml(told), Path("run()"))
 
 
+@in_python()
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
     directory = Path(run_dir)
@@ -213,21 +218,14 @@ def _written(source: Source, directory: Path) -> Iterator[None]:
 
 def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     """An instance of the task in this process, which tells its clients and makes models of results."""
-    if isinstance(task, str):
-        from fedgsp_node.tasks import load_task
+    from fedgsp_node.tasks import build_task, load_task
 
-        return load_task(task, {key: _text(value) for key, value in options.items()})
+    texts = {key: _text(value) for key, value in options.items()}
+    if isinstance(task, str):
+        return load_task(task, texts)
     if not callable(task):
         raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
-    try:
-        made = task(**options)
-    except UserError:
-        raise
-    except Exception as error:
-        raise TaskError(f"the task could not be built: {type(error).__name__}: {error}", "correct the task") from error
-    if not isinstance(made, Task):
-        raise TaskError(f"the task is a {type(made).__name__}, not a fedgsp.Task", "give a subclass of fedgsp.Task")
-    return made
+    return build_task(getattr(task, "__name__", repr(task)), sys.modules[task.__module__], task, texts)
 
 
 def _toml(told: Mapping[str, Any]) -> str:

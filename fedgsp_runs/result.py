@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgsp.errors import DataError
+from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.scoring import COLUMNS
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
+from fedgsp_runs.words import in_python
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -40,10 +41,17 @@ class Run:
     """A run in its directory, finished or not. What it reads raises UserError if the record is damaged."""
 
     def __init__(self, directory: Path | str, task: Task | None = None) -> None:
-        """`task` is an instance of the run's task; without it, `model` loads the task by its name."""
+        """`task` is an instance of the run's task; without it, `model` loads the task by its name.
+
+        Raises ConfigError if the directory holds no run.
+        """
         self.directory = Path(directory)
         self._files = RunDirectory(self.directory)
         self._task = task
+        if not any(file.is_file() for file in (self._files.config, self._files.events, self._files.history)):
+            raise ConfigError(
+                f"{self.directory} holds no run", "give the directory of a run, such as runs/TIME-SCHEME"
+            )
 
     @cached_property
     def settings(self) -> RunConfig:
@@ -91,6 +99,7 @@ class Run:
 
         return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
 
+    @in_python()
     def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:
         """The state of a model, for `load_state_dict` of the task's model: name -> tensor.
 

@@ -18,6 +18,7 @@ from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run, resume, run, sweep
 from fedgsp_runs.playing import _claimed
 from tests.support.processes import assert_gone, running
+from tests.support.run_directories import trained, write
 from top_server.recorded import is_finished
 
 SCRIPT = """
@@ -151,12 +152,19 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"task": "digit"}, TaskError, "digit"),
     ({"options": {"client": 3}}, TaskError, "client"),
     ({"task": 3}, TaskError, "the task 3 is no class"),
-    ({"task": Digits, "options": {"client": 3}}, TaskError, "the task could not be built: TypeError"),
-    ({"task": dict}, TaskError, "the task is a dict, not a fedgsp.Task"),
+    (
+        {"task": Digits, "options": {"client": 3}},
+        TaskError,
+        "task 'Digits' has no option 'client'; did you mean 'clie",
+    ),
+    ({"task": Digits, "options": {"clients": "a"}}, TaskError, "task 'Digits': option clients cannot be 'a'; give a"),
+    ({"task": "mnist"}, TaskError, "task 'mnist' needs the option 'data'; give `options` data=VALUE"),
+    ({"task": dict}, TaskError, "task 'dict': Python does not know the parameters of"),
+    ({"task": Path}, TaskError, "task 'Path': Path returned"),
     ({"options": ["a"]}, ConfigError, "`options` is ['a'] (list); give the options of the task by name"),
     ({"task": Digits, "options": [3]}, ConfigError, "`options` is [3] (list)"),
     ({"options": {3: 4}}, ConfigError, "`options` is {3: 4} (dict)"),
-    ({"clients": "six"}, ConfigError, "clients is 'six'"),
+    ({"clients": "six"}, ConfigError, "run(): clients is 'six'"),
     ({"learning_rate": np.ones(2)}, ConfigError, "learning_rate is array([1., 1.]) (ndarray); give a text, a"),
     ({"track": [None]}, ConfigError, "track is [None] (list)"),
     ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
@@ -191,7 +199,7 @@ async def test_a_start_that_the_top_server_refuses_leaves_nothing_and_names_no_r
         folder.mkdir(parents=True)
     async with running([*script, "1", f"run_dir={folder}", "scheme=nope"], tmp_path / "log") as process:
         assert await process.ended(90) != 0
-        assert "ConfigError: --scheme cannot be 'nope'" in process.errors
+        assert "ConfigError: `scheme` cannot be 'nope'" in process.errors
         assert "recorded in" not in process.errors
     assert below(tmp_path, "new") == ({folder, folder.parent} if there else set())
 
@@ -259,6 +267,22 @@ def test_a_metric_of_an_old_record_does_not_hide_a_column(tmp_path: Path) -> Non
     history = Run(tmp_path).history
     assert list(history.index) == [1, 2]
     assert history.loc[1].to_dict() == {"seconds": 2.5, "metrics/round": 7.0, "metrics/seconds": 3.0, "mae": 0.5}
+
+
+def test_errors_of_python_name_its_parameters_and_no_flags(tmp_path: Path) -> None:
+    models = {f"final-group-{group:04d}": (trained(Digits(2), group), (group,)) for group in range(2)}
+    found = Run(write(tmp_path / "run", Digits(2), models, scheme="hcct", task_option={"clients": "2"}))
+    with pytest.raises(ConfigError, match="give `client`, or `name` with such a name") as caught:
+        found.model()
+    assert str(caught.value).endswith(caught.value.remedy)
+    with pytest.raises(ConfigError, match=r"there is no model 'round-0001' in .*; give `name`: final-group-0000"):
+        found.model(name="round-0001")
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "."])
+def test_what_is_no_run_is_refused_at_once(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run; give the directory of a run"):
+        Run(tmp_path / folder)
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Errors in the words of Python: the flag of a command becomes the parameter that stands for it."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from fedgsp.errors import UserError
+from fedgsp.settings.fields import described
+from fedgsp.settings.run import RunConfig
+
+#: Flag -> the parameter of `run`, or of `Run.model`, if that has another name than a setting of a run.
+_PARAMETERS = {
+    **{f"--{name.replace('_', '-')}": name for name in described(RunConfig)},
+    "--client": "client",
+    "--model": "name",
+    "--task-option": "options",
+    **dict.fromkeys(("--local-nodes", "--workers"), "nodes"),
+}
+_FLAG = re.compile(r"--config (?=run\(\))|--[a-z][a-z-]*")
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Within, a UserError names parameters in place of flags."""
+    try:
+        yield
+    except UserError as error:
+        UserError.__init__(error, _reworded(error.what), _reworded(error.remedy))
+        raise
+
+
+def _reworded(text: str) -> str:
+    return _FLAG.sub(lambda found: _parameter(found[0]), text)
+
+
+def _parameter(flag: str) -> str:
+    if flag.endswith(" "):  # `run` gives its arguments as the text of a file
+        return ""
+    return f"`{_PARAMETERS[flag]}`" if flag in _PARAMETERS else flag
