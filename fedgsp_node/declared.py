@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.errors import TaskError
+from fedgsp.messages import Failure
 from fedgsp.scoring import ACCURACY, LOSS, metric_of
 from fedgsp.task import Task
 
@@ -18,9 +19,11 @@ class Declared:
     combine: Mapping[str, str] = field(default_factory=dict)
     #: Of `fedgsp.scoring.LACKS`.
     lacks: tuple[str, ...] = ()
+    #: The error by which the task has no class counts; None if it has them, or simply has none.
+    class_counts_failed: Failure | None = None
 
 
-def declared(task: Task, lacks: set[str], metrics: set[str]) -> Declared:
+def declared(task: Task, lacks: set[str], metrics: set[str], class_counts_failed: Failure | None = None) -> Declared:
     """What a task declares that lacks this, and whose metrics() returned these names for some samples.
 
     Raises TaskError if `score` names something that is not there.
@@ -40,4 +43,4 @@ def declared(task: Task, lacks: set[str], metrics: set[str]) -> Declared:
             f"the task's score is {score!r}, and for two samples {returned}",
             f"name one of these, {ACCURACY} or -{LOSS}; where a metric needs more samples, let metrics() return NaN",
         )
-    return Declared(score, dict(task.combine), tuple(sorted(lacks)))
+    return Declared(score, dict(task.combine), tuple(sorted(lacks)), class_counts_failed)

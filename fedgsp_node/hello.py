@@ -37,4 +37,5 @@ def hello_of(settings: NodeSettings, clients: Clients, name: str, peer_address: 
         score="" if found.score == ACCURACY else found.score,
         combine=found.combine,
         lacks=found.lacks,
+        class_counts_failed=found.class_counts_failed,
     )

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
@@ -187,6 +187,7 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
     lacks = set[str]().union(*(lacking for lacking, _ in seen))
+    failed = None
     try:
         histogram(task.class_counts(data.train), task.num_classes)
     except (Exception, SystemExit) as error:  # schemes that need them are refused when the run starts
@@ -194,8 +195,11 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
             raise
         logger.info("the task has no class histograms, which some schemes need: %s", where(error))
         lacks.add(CLASS_COUNTS)
+        default = getattr(task.class_counts, "__func__", None) is Task.class_counts
+        if not (default and isinstance(error, TaskError)):  # by which it says that the targets are no classes
+            failed = Failure(FailureCode.TASK_RAISED, where(error))
     metrics = set[str]().union(*(metrics for _, metrics in seen))
-    found = declared(task, lacks, metrics)
+    found = declared(task, lacks, metrics, failed)
     if unknown := sorted(task.combine.keys() - metrics):
         logger.warning(
             "the task's combine names %s, and metrics() returned %s for two samples: correct the name,"

@@ -1,10 +1,10 @@
 """Whether the task has what the parts of the scheme need: class counts, class labels, or an accuracy."""
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping
 
 from fedgsp.errors import ConfigError
-from fedgsp.parts import Part
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
+from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
 from top_server.choosing import parts_of
 from top_server.schemes import SCHEMES, Scheme
@@ -17,23 +17,46 @@ _ADDED_BY = {
 }
 
 
-def check_task(config: RunConfig, scheme: Scheme, lacks: Collection[str]) -> None:
-    """Raises ConfigError if a part of the scheme needs what the task lacks; the remedy names schemes that do not."""
-    for part, needed in _needs(scheme):
+def check_task(config: RunConfig, scheme: Scheme, lacks: Mapping[str, str]) -> None:
+    """Raises ConfigError if a part of the scheme needs what the task lacks; the remedy says how to do without.
+
+    `lacks` has for each the error by which it is missing; empty if the task simply has none.
+    """
+    for kind, needed in _needs(scheme):
         if needed not in lacks:
             continue
-        fitting = [name for name, row in SCHEMES.built_in.items() if all(need not in lacks for _, need in _needs(row))]
-        remedies = [_ADDED_BY[needed], f"choose --scheme {', '.join(fitting[:-1])} or {fitting[-1]}"]
+        why = lacks[needed]
+        remedies = ["correct this" if why else _ADDED_BY[needed], _done_without(config, scheme, kind, needed)]
         raise ConfigError(
-            f"{part} of scheme {config.scheme} needs {needed}, and the task has none",
+            f"{parts_of(scheme)[kind]} of scheme {config.scheme} needs {needed}, and the task has none"
+            + (f": {why}" if why else ""),
             ", or ".join(filter(None, remedies)),
         )
 
 
-def _needs(scheme: Scheme) -> list[tuple[Part, str]]:
-    """The parts of a scheme that need something of the task, with what they need."""
-    return [
-        (part, needed)
-        for kind, part in parts_of(scheme).items()
-        for needed in part.needs_of_task(part.read(scheme.given(kind)))
-    ]
+def _done_without(config: RunConfig, scheme: Scheme, kind: str, needed: str) -> str:
+    """What to change in the settings: the choice, or the option, by which the scheme needs this; else the scheme."""
+    if needed not in _of(SCHEMES[config.scheme]):
+        if getattr(config, kind) is not None:
+            return f"leave out {flag(kind)}"
+        for name in (given := scheme.given(kind)):
+            if needed not in _of_part(scheme, kind, {key: given[key] for key in given if key != name}):
+                return f"leave out {flag(f'{kind}_option')} {name}"
+    fitting = [name for name, row in SCHEMES.built_in.items() if needed not in _of(row) and name != config.scheme]
+    return f"choose --scheme {', '.join(fitting[:-1])} or {fitting[-1]}"
+
+
+def _of(scheme: Scheme) -> set[str]:
+    return {needed for _, needed in _needs(scheme)}
+
+
+def _needs(scheme: Scheme) -> Iterator[tuple[str, str]]:
+    """The kinds of the parts of a scheme that need something of the task, with what they need."""
+    for kind in parts_of(scheme):
+        for needed in _of_part(scheme, kind, scheme.given(kind)):
+            yield kind, needed
+
+
+def _of_part(scheme: Scheme, kind: str, given: Mapping[str, str]) -> tuple[str, ...]:
+    part = parts_of(scheme)[kind]
+    return part.needs_of_task(part.read(given))

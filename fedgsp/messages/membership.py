@@ -65,6 +65,8 @@ class Hello:
     combine: Mapping[str, str] = field(default_factory=dict)
     #: What the task lacks, and some schemes need: "accuracy", "class counts", "class labels".
     lacks: tuple[str, ...] = ()
+    #: The error by which the task has no class counts. Unset: it has them, or it simply has none.
+    class_counts_failed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

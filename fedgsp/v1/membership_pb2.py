@@ -28,7 +28,7 @@ from fedgsp.v1 import model_pb2 as fedgsp_dot_v1_dot_model__pb2
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64gsp/v1/membership.proto\x12\tfedgsp.v1\x1a\x19\x66\x65\x64gsp/v1/enrolment.proto\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\"8\n\x0bNodeMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.fedgsp.v1.HelloH\x00\x42\x06\n\x04kind\"\x90\x05\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x13\n\x0bnum_classes\x18\x04 \x01(\r\x12(\n\x07\x63lients\x18\x05 \x03(\x0b\x32\x17.fedgsp.v1.HostedClient\x12&\n\x07tensors\x18\x06 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x14\n\x0cpeer_address\x18\x07 \x01(\t\x12\x15\n\rtraining_flop\x18\x08 \x01(\x04\x12\x37\n\x0ctask_options\x18\t \x03(\x0b\x32!.fedgsp.v1.Hello.TaskOptionsEntry\x12\x13\n\x0btask_digest\x18\n \x01(\x0c\x12\'\n\x05parts\x18\x0b \x03(\x0b\x32\x18.fedgsp.v1.InstalledPart\x12\'\n\x08\x66\x65\x61tures\x18\x0c \x01(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x15\n\rown_optimizer\x18\r \x01(\x08\x12&\n\tconstants\x18\x0e \x03(\x0b\x32\x13.fedgsp.v1.Constant\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x15\n\rdevice_memory\x18\x10 \x01(\x04\x12\r\n\x05torch\x18\x11 \x01(\t\x12\r\n\x05score\x18\x12 \x01(\t\x12.\n\x07\x63ombine\x18\x13 \x03(\x0b\x32\x1d.fedgsp.v1.Hello.CombineEntry\x12\r\n\x05lacks\x18\x14 \x03(\t\x1a\x32\n\x10TaskOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0c\x43ombineEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x08\x43onstant\x12%\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"<\n\rInstalledPart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07package\x18\x03 \x01(\t\"u\n\x0cHostedClient\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x15\n\rtrain_samples\x18\x02 \x01(\x04\x12\x14\n\x0ctest_samples\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x1a\n\x12validation_samples\x18\x05 \x01(\x04\"\x8d\x02\n\x10TopServerMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.WelcomeH\x00\x12%\n\x07refusal\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12%\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.AttachToH\x00\x12!\n\x05leave\x18\x04 \x01(\x0b\x32\x10.fedgsp.v1.LeaveH\x00\x12%\n\x07revoked\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.RevokedH\x00\x12\x32\n\x0emake_constants\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.MakeConstantsH\x00\x42\x06\n\x04kind\"\x1d\n\rMakeConstants\x12\x0c\n\x04seed\x18\x01 \x01(\x04\"Z\n\x07Welcome\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\tadditions\x18\x02 \x01(\x0b\x32\x14.fedgsp.v1.Additions\x12\x10\n\x03key\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01J\x04\x08\x04\x10\x05\"\xad\x02\n\tAdditions\x12\x10\n\x08training\x18\x01 \x01(\t\x12\x43\n\x10training_options\x18\x02 \x03(\x0b\x32).fedgsp.v1.Additions.TrainingOptionsEntry\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x45\n\x11optimizer_options\x18\x04 \x03(\x0b\x32*.fedgsp.v1.Additions.OptimizerOptionsEntry\x1a\x36\n\x14TrainingOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x37\n\x15OptimizerOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x08\x41ttachTo\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x06ticket\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\"<\n\x05Leave\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tresumable\x18\x03 \x01(\x08\x32T\n\x11MembershipService\x12?\n\x04Join\x12\x16.fedgsp.v1.NodeMessage\x1a\x1b.fedgsp.v1.TopServerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64gsp/v1/membership.proto\x12\tfedgsp.v1\x1a\x19\x66\x65\x64gsp/v1/enrolment.proto\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\"8\n\x0bNodeMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.fedgsp.v1.HelloH\x00\x42\x06\n\x04kind\"\xc1\x05\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x13\n\x0bnum_classes\x18\x04 \x01(\r\x12(\n\x07\x63lients\x18\x05 \x03(\x0b\x32\x17.fedgsp.v1.HostedClient\x12&\n\x07tensors\x18\x06 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x14\n\x0cpeer_address\x18\x07 \x01(\t\x12\x15\n\rtraining_flop\x18\x08 \x01(\x04\x12\x37\n\x0ctask_options\x18\t \x03(\x0b\x32!.fedgsp.v1.Hello.TaskOptionsEntry\x12\x13\n\x0btask_digest\x18\n \x01(\x0c\x12\'\n\x05parts\x18\x0b \x03(\x0b\x32\x18.fedgsp.v1.InstalledPart\x12\'\n\x08\x66\x65\x61tures\x18\x0c \x01(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x15\n\rown_optimizer\x18\r \x01(\x08\x12&\n\tconstants\x18\x0e \x03(\x0b\x32\x13.fedgsp.v1.Constant\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x15\n\rdevice_memory\x18\x10 \x01(\x04\x12\r\n\x05torch\x18\x11 \x01(\t\x12\r\n\x05score\x18\x12 \x01(\t\x12.\n\x07\x63ombine\x18\x13 \x03(\x0b\x32\x1d.fedgsp.v1.Hello.CombineEntry\x12\r\n\x05lacks\x18\x14 \x03(\t\x12/\n\x13\x63lass_counts_failed\x18\x15 \x01(\x0b\x32\x12.fedgsp.v1.Failure\x1a\x32\n\x10TaskOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0c\x43ombineEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x08\x43onstant\x12%\n\x06tensor\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"<\n\rInstalledPart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07package\x18\x03 \x01(\t\"u\n\x0cHostedClient\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x15\n\rtrain_samples\x18\x02 \x01(\x04\x12\x14\n\x0ctest_samples\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x1a\n\x12validation_samples\x18\x05 \x01(\x04\"\x8d\x02\n\x10TopServerMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.fedgsp.v1.WelcomeH\x00\x12%\n\x07refusal\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12%\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.AttachToH\x00\x12!\n\x05leave\x18\x04 \x01(\x0b\x32\x10.fedgsp.v1.LeaveH\x00\x12%\n\x07revoked\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.RevokedH\x00\x12\x32\n\x0emake_constants\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.MakeConstantsH\x00\x42\x06\n\x04kind\"\x1d\n\rMakeConstants\x12\x0c\n\x04seed\x18\x01 \x01(\x04\"Z\n\x07Welcome\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\tadditions\x18\x02 \x01(\x0b\x32\x14.fedgsp.v1.Additions\x12\x10\n\x03key\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01J\x04\x08\x04\x10\x05\"\xad\x02\n\tAdditions\x12\x10\n\x08training\x18\x01 \x01(\t\x12\x43\n\x10training_options\x18\x02 \x03(\x0b\x32).fedgsp.v1.Additions.TrainingOptionsEntry\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x45\n\x11optimizer_options\x18\x04 \x03(\x0b\x32*.fedgsp.v1.Additions.OptimizerOptionsEntry\x1a\x36\n\x14TrainingOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x37\n\x15OptimizerOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x08\x41ttachTo\x12\x0f\n\x07manager\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x06ticket\x18\x03 \x01(\x0c\x42\x03\x80\x01\x01\"<\n\x05Leave\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tresumable\x18\x03 \x01(\x08\x32T\n\x11MembershipService\x12?\n\x04Join\x12\x16.fedgsp.v1.NodeMessage\x1a\x1b.fedgsp.v1.TopServerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,33 +50,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEMESSAGE']._serialized_start=141
   _globals['_NODEMESSAGE']._serialized_end=197
   _globals['_HELLO']._serialized_start=200
-  _globals['_HELLO']._serialized_end=856
-  _globals['_HELLO_TASKOPTIONSENTRY']._serialized_start=758
-  _globals['_HELLO_TASKOPTIONSENTRY']._serialized_end=808
-  _globals['_HELLO_COMBINEENTRY']._serialized_start=810
-  _globals['_HELLO_COMBINEENTRY']._serialized_end=856
-  _globals['_CONSTANT']._serialized_start=858
-  _globals['_CONSTANT']._serialized_end=923
-  _globals['_INSTALLEDPART']._serialized_start=925
-  _globals['_INSTALLEDPART']._serialized_end=985
-  _globals['_HOSTEDCLIENT']._serialized_start=987
-  _globals['_HOSTEDCLIENT']._serialized_end=1104
-  _globals['_TOPSERVERMESSAGE']._serialized_start=1107
-  _globals['_TOPSERVERMESSAGE']._serialized_end=1376
-  _globals['_MAKECONSTANTS']._serialized_start=1378
-  _globals['_MAKECONSTANTS']._serialized_end=1407
-  _globals['_WELCOME']._serialized_start=1409
-  _globals['_WELCOME']._serialized_end=1499
-  _globals['_ADDITIONS']._serialized_start=1502
-  _globals['_ADDITIONS']._serialized_end=1803
-  _globals['_ADDITIONS_TRAININGOPTIONSENTRY']._serialized_start=1692
-  _globals['_ADDITIONS_TRAININGOPTIONSENTRY']._serialized_end=1746
-  _globals['_ADDITIONS_OPTIMIZEROPTIONSENTRY']._serialized_start=1748
-  _globals['_ADDITIONS_OPTIMIZEROPTIONSENTRY']._serialized_end=1803
-  _globals['_ATTACHTO']._serialized_start=1805
-  _globals['_ATTACHTO']._serialized_end=1870
-  _globals['_LEAVE']._serialized_start=1872
-  _globals['_LEAVE']._serialized_end=1932
-  _globals['_MEMBERSHIPSERVICE']._serialized_start=1934
-  _globals['_MEMBERSHIPSERVICE']._serialized_end=2018
+  _globals['_HELLO']._serialized_end=905
+  _globals['_HELLO_TASKOPTIONSENTRY']._serialized_start=807
+  _globals['_HELLO_TASKOPTIONSENTRY']._serialized_end=857
+  _globals['_HELLO_COMBINEENTRY']._serialized_start=859
+  _globals['_HELLO_COMBINEENTRY']._serialized_end=905
+  _globals['_CONSTANT']._serialized_start=907
+  _globals['_CONSTANT']._serialized_end=972
+  _globals['_INSTALLEDPART']._serialized_start=974
+  _globals['_INSTALLEDPART']._serialized_end=1034
+  _globals['_HOSTEDCLIENT']._serialized_start=1036
+  _globals['_HOSTEDCLIENT']._serialized_end=1153
+  _globals['_TOPSERVERMESSAGE']._serialized_start=1156
+  _globals['_TOPSERVERMESSAGE']._serialized_end=1425
+  _globals['_MAKECONSTANTS']._serialized_start=1427
+  _globals['_MAKECONSTANTS']._serialized_end=1456
+  _globals['_WELCOME']._serialized_start=1458
+  _globals['_WELCOME']._serialized_end=1548
+  _globals['_ADDITIONS']._serialized_start=1551
+  _globals['_ADDITIONS']._serialized_end=1852
+  _globals['_ADDITIONS_TRAININGOPTIONSENTRY']._serialized_start=1741
+  _globals['_ADDITIONS_TRAININGOPTIONSENTRY']._serialized_end=1795
+  _globals['_ADDITIONS_OPTIMIZEROPTIONSENTRY']._serialized_start=1797
+  _globals['_ADDITIONS_OPTIMIZEROPTIONSENTRY']._serialized_end=1852
+  _globals['_ATTACHTO']._serialized_start=1854
+  _globals['_ATTACHTO']._serialized_end=1919
+  _globals['_LEAVE']._serialized_start=1921
+  _globals['_LEAVE']._serialized_end=1981
+  _globals['_MEMBERSHIPSERVICE']._serialized_start=1983
+  _globals['_MEMBERSHIPSERVICE']._serialized_end=2067
 # @@protoc_insertion_point(module_scope)

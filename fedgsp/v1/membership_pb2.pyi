@@ -111,6 +111,7 @@ class Hello(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     COMBINE_FIELD_NUMBER: _builtins.int
     LACKS_FIELD_NUMBER: _builtins.int
+    CLASS_COUNTS_FAILED_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -173,6 +174,10 @@ class Hello(_message.Message):
     def lacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the task lacks, and some schemes need: "accuracy", "class counts", "class labels"."""
 
+    @_builtins.property
+    def class_counts_failed(self) -> _failure_pb2.Failure:
+        """The error by which the task has no class counts. Unset: it has them, or it simply has none."""
+
     def __init__(
         self,
         *,
@@ -196,10 +201,11 @@ class Hello(_message.Message):
         score: _builtins.str = ...,
         combine: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         lacks: _abc.Iterable[_builtins.str] | None = ...,
+        class_counts_failed: _failure_pb2.Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["class_counts_failed", b"class_counts_failed", "features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "combine", b"combine", "constants", b"constants", "device", b"device", "device_memory", b"device_memory", "features", b"features", "lacks", b"lacks", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "score", b"score", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "torch", b"torch", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_counts_failed", b"class_counts_failed", "clients", b"clients", "combine", b"combine", "constants", b"constants", "device", b"device", "device_memory", b"device_memory", "features", b"features", "lacks", b"lacks", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "score", b"score", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "torch", b"torch", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from fedgsp.errors import UserError
-from fedgsp.messages import About, HostedClient, WouldTake
+from fedgsp.messages import About, Failure, HostedClient, WouldTake
 
 T = TypeVar("T")
 
@@ -120,6 +120,8 @@ class Model:
 
     size: int
     tensors: int
+    #: The error of class_counts(); None if the task has class counts, or simply has none.
+    class_counts_failed: Failure | None = None
 
 
 @dataclass(slots=True, kw_only=True)

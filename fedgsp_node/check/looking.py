@@ -108,10 +108,10 @@ async def _admission(
                 f"this node can listen at {address}; whether others reach it is not known" if address else None
             )
             hello = hello_of(settings, clients, name, address)
-            # How many samples there are is not told before the node joins.
+            # How many samples there are, and errors that may quote them, are not told before the node joins.
             blank = tuple(HostedClient(hosted.client, 0, 0, hosted.name) for hosted in hello.clients)
             late = PeerError("the top server does not answer in time", "try again")
-            asked = top.judge(dataclasses.replace(hello, clients=blank))
+            asked = top.judge(dataclasses.replace(hello, clients=blank, class_counts_failed=None))
             facts.admission = await client.within(client.ANSWER_S, asked, late)
     except UserError as error:
         facts.peer, facts.admission = error, Unchecked("see peer port")

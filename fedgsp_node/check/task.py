@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fedgsp_node.check.facts import Data, Facts, Model
-from fedgsp_node.check.finding import Finding, bad, good
+from fedgsp_node.check.finding import Finding, bad, good, warning
 
 #: Clients without usable data of which the line has the errors.
 MOST_TOLD = 3
@@ -41,4 +41,10 @@ def _without(client: int, words: str) -> str:
 
 def judge_model(model: Model, facts: Facts) -> Finding:
     """The model, tried on two samples of a client."""
-    return good(f"{model.tensors} tensors, {model.size / 1e6:.3g} MB; it works on two samples")
+    words = f"{model.tensors} tensors, {model.size / 1e6:.3g} MB; it works on two samples"
+    if model.class_counts_failed is not None:
+        return warning(
+            f"{words}, but the task has no class counts: {model.class_counts_failed.detail}",
+            "correct class_counts(), or the data that it reads; schemes without class counts need no change",
+        )
+    return good(words)

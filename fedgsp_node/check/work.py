@@ -86,7 +86,8 @@ class Work:
         described = f"{type(task).__name__} of the module {type(task).__module__}"
         data = Data(self.wanted, dict(self._sizes), dict(self._failed), self._seconds)
         if isinstance(clients, Clients):
-            return described, data, Model(total_bytes(clients.task_tensors), len(clients.task_tensors))
+            failed = clients.declared.class_counts_failed
+            return described, data, Model(total_bytes(clients.task_tensors), len(clients.task_tensors), failed)
         if clients is None and len(self._failed) == self.wanted:
             return described, data, Unchecked("no client has usable data")
         return described, data, clients or late

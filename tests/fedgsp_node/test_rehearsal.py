@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from fedgsp.errors import TaskError
+from fedgsp.settings.run import NodeSettings
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
 from fedgsp_node.declared import Declared
+from fedgsp_node.hello import hello_of
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
@@ -167,9 +169,32 @@ def test_a_task_without_histograms_says_so_when_it_joins(
     clients.rehearse()
     assert clients.declared.lacks == ("class counts",)
     assert f"no class histograms, which some schemes need: {what}" in caplog.text
+    assert clients.declared.class_counts_failed is not None
+    assert clients.declared.class_counts_failed.detail.startswith(what)
     with pytest.raises(OrderError) as refused:
         clients.class_counts(0)
     assert refused.value.failure.detail.startswith(what)
+
+
+class Unreadable:
+    """A data set with an item that cannot be read, beside the two that are tried."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, item: int) -> tuple[np.ndarray, int]:
+        if item == 2:
+            raise OSError("file 2.png is truncated")
+        return np.ones(6, np.float32), item
+
+
+def test_an_item_that_cannot_be_read_is_why_there_are_no_class_counts() -> None:
+    clients = Clients(task_with(data=data_of("train", lambda part: Unreadable())), None)
+    clients.rehearse()
+    assert clients.declared.lacks == ("class counts",)
+    told = hello_of(NodeSettings(task="digits"), clients, "n0", "").class_counts_failed
+    assert told is not None
+    assert "OSError: file 2.png is truncated (test_rehearsal.py:" in told.detail
 
 
 def test_nothing_is_said_of_histograms_that_can_be_used(caplog: pytest.LogCaptureFixture) -> None:

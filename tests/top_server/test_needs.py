@@ -14,10 +14,10 @@ from top_server.needs import check_task
 from top_server.schemes import SCHEMES
 
 
-def refused(lacks: set[str], **given: Any) -> ConfigError | None:
+def refused(lacks: set[str], why: str = "", **given: Any) -> ConfigError | None:
     config = RunConfig(**given)
     try:
-        check_task(config, choose(config), lacks)
+        check_task(config, choose(config), dict.fromkeys(lacks, why))
     except ConfigError as error:
         return error
     return None
@@ -30,11 +30,6 @@ def refused(lacks: set[str], **given: Any) -> ConfigError | None:
         ({"scheme": "naive-gsp"}, CLASS_COUNTS, "profile histograms of scheme naive-gsp needs class counts"),
         ({"scheme": "fedcollab"}, CLASS_LABELS, "profile distances of scheme fedcollab needs class labels"),
         ({"scheme": "fedfa"}, ACCURACY, "profile training-accuracy of scheme fedfa needs accuracy"),
-        (
-            {"scheme": "ida", "aggregation_option": {"times": "intrac"}},
-            ACCURACY,
-            "aggregation ida of scheme ida needs accuracy",
-        ),
     ],
 )
 def test_what_the_task_lacks_is_named_with_schemes_that_do_without(
@@ -54,5 +49,25 @@ def test_schemes_that_read_models_and_losses_take_every_task(scheme: str) -> Non
     assert refused(set(LACKS), scheme=scheme) is None
 
 
-def test_the_options_of_a_part_decide_what_it_needs() -> None:
+@pytest.mark.parametrize(
+    ("given", "what", "left_out"),
+    [
+        ({"aggregation_option": {"times": "intrac"}}, "aggregation ida", "--aggregation-option times"),
+        ({"profile": "training-accuracy"}, "profile training-accuracy", "--profile"),
+    ],
+)
+def test_a_setting_without_which_the_scheme_needs_less_is_to_be_left_out(
+    given: dict[str, Any], what: str, left_out: str
+) -> None:
     assert refused({ACCURACY}, scheme="ida") is None
+    error = refused({ACCURACY}, scheme="ida", **given)
+    assert error is not None
+    assert error.what == f"{what} of scheme ida needs accuracy, and the task has none"
+    assert error.remedy == f"override correct() in the task, or leave out {left_out}"
+
+
+def test_the_error_by_which_the_task_lacks_something_is_the_reason() -> None:
+    error = refused({CLASS_COUNTS}, "node n0: NameError: name 'np' is not defined", scheme="fedgsp")
+    assert error is not None
+    assert error.what.endswith("and the task has none: node n0: NameError: name 'np' is not defined")
+    assert error.remedy.startswith("correct this, or choose --scheme ")

@@ -1,9 +1,9 @@
 """What tasks declare when their nodes join."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedgsp.messages import Hello
-from fedgsp.scoring import ACCURACY, Scoring
+from fedgsp.scoring import ACCURACY, CLASS_COUNTS, Scoring
 
 
 def scoring_of(hello: Hello | None) -> Scoring:
@@ -11,10 +11,13 @@ def scoring_of(hello: Hello | None) -> Scoring:
     return Scoring(hello.score or ACCURACY, hello.combine) if hello is not None else Scoring()
 
 
-def lacked_by_all(hellos: Iterable[Hello]) -> list[str]:
-    """What the tasks of all these nodes lack, such as class counts."""
+def lacked_by_all(hellos: Collection[Hello]) -> dict[str, str]:
+    """What the tasks of all these nodes lack -> the error by which one of them lacks it; empty if they simply do."""
     lacking = [set(hello.lacks) for hello in hellos]
-    return sorted(set.intersection(*lacking)) if lacking else []
+    failed = ((hello.node, hello.class_counts_failed) for hello in hellos)
+    why = next((f"node {node}: {failure.detail}" for node, failure in failed if failure is not None), "")
+    by_all = sorted(set.intersection(*lacking)) if lacking else []
+    return {what: why if what == CLASS_COUNTS else "" for what in by_all}
 
 
 def names_of(hellos: Iterable[Hello]) -> dict[int, str]:

@@ -87,6 +87,28 @@ def test_a_model_that_does_not_work_on_two_samples_is_a_mistake() -> None:
         fedgsp.check(Wrong())
 
 
+def test_class_counts_that_fail_are_told_with_the_error() -> None:
+    class Wrong(Blobs):
+        def class_counts(self, train: Any) -> Any:
+            return train.no_such_thing
+
+    report = fedgsp.check(Wrong())
+    assert not report.good
+    (line,) = (line for line in report.lines if line.state is State.WARNING)
+    assert "has no class counts: AttributeError: 'Split' object" in line.words
+    assert "correct class_counts()" in line.remedy
+
+
+def test_a_task_without_classes_needs_no_class_counts() -> None:
+    class Measured(Blobs):
+        num_classes = 0
+
+        def loss(self, outputs: Any, targets: Any) -> Any:
+            return (outputs[:, 0] - targets).square().mean()
+
+    assert fedgsp.check(Measured()).good
+
+
 @pytest.mark.parametrize("error", [DataError("the file is cut", "fetch it again"), ValueError("odd"), SystemExit(3)])
 def test_errors_of_single_clients_do_not_hide_each_other(error: Exception) -> None:
     class Some(Blobs):

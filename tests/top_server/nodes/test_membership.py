@@ -313,8 +313,12 @@ async def test_names_of_clients_are_recorded_when_their_node_joins_and_free_when
 
 async def test_a_run_lacks_only_what_all_nodes_lack() -> None:
     hellos = [hello("n0", lacks=("accuracy", "class counts")), hello("n1", (2, 3), lacks=("class counts",))]
-    assert lacked_by_all(hellos) == ["class counts"]
-    assert lacked_by_all([]) == []
+    assert lacked_by_all(hellos) == {"class counts": ""}
+    assert lacked_by_all([]) == {}
+    failed = Failure(FailureCode.TASK_RAISED, "NameError")
+    hellos.append(hello("n2", (4,), lacks=("class counts", "accuracy"), class_counts_failed=failed))
+    assert lacked_by_all(hellos) == {"class counts": "node n2: NameError"}
+    assert lacked_by_all(hellos[::2]) == {"accuracy": "", "class counts": "node n2: NameError"}
     assert scoring_of(None) == Scoring("accuracy", {})
     ways = {"rmse": "root-mean-square"}
     assert scoring_of(hello(score="-mae", combine=ways)) == Scoring("-mae", ways)
