@@ -16,7 +16,8 @@ from top_server.record.events.rounds import MetricLeftOut, NotEvaluated, NotVali
 from top_server.run import RunContext
 
 #: Why the figure of a client does not count.
-NOT_FINITE, NOT_REPORTED = "it is not a finite number", "the client did not report it"
+NOT_FINITE = "it is not a finite number"
+NOT_REPORTED = "the client did not report it; if its metrics() failed, the log of its node says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,11 @@ async def _try(
         evaluated = await evaluate(context, progress, merging, number)
         if evaluated is not None and not evaluated.score_per_client and number <= context.config.evaluate_every:
             score = metric_of(context.membership.scoring.score)
-            logger.warning("no client has a number for %r, which rates the models: is that its name?", score)
+            logger.warning(
+                "no client has a number for %r, which rates the models: is that its name? If metrics() failed, the"
+                " logs of the nodes say why",
+                score,
+            )
         validated = await evaluate(context, progress, merging, number, VALIDATION)
     return context.journal.finish_round(
         row_of(
