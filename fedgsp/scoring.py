@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 ACCURACY, LOSS = "accuracy", "loss"
 CLASS_COUNTS, CLASS_LABELS = "class counts", "class labels"
+ONE_OUTPUT = "a model that returns one tensor"
 _COLUMNS = """
     round groups sampled_groups clients_trained clients_skipped accuracy loss clients_evaluated seconds bytes_direct
     bytes_relayed bytes_travelled cpd_median t_comp_s t_comm_s d_comm_bytes accuracy_per_client partition metrics
@@ -22,7 +23,7 @@ _COLUMNS = """
 #: The columns of the history. A metric of one of these names could not be a column beside them.
 COLUMNS = frozenset(_COLUMNS.split())
 #: What schemes may need of a task, and a task may lack.
-LACKS = frozenset((ACCURACY, CLASS_COUNTS, CLASS_LABELS))
+LACKS = frozenset((ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT))
 #: Most metrics of a client that are read, and most declarations.
 MOST_METRICS = 256
 

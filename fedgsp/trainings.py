@@ -11,6 +11,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from fedgsp.optimizers import AUTO, SGD
 from fedgsp.parts import NoOptions, Part, Parts
+from fedgsp.scoring import ONE_OUTPUT
 from fedgsp.settings.fields import setting
 
 #: Per-FedAvg halves batches of at least so many samples; it leaves out smaller batches.
@@ -158,6 +159,7 @@ TRAININGS: Parts[Training] = Parts(
             help="SGD that keeps the outputs near those of the model that came",
             code=f"{_HERE}.fedmmd:FEDMMD",
             options=FedMMDOptions,
+            needs_of_task=lambda options: (ONE_OUTPUT,) if options.of == "logits" else (),
         ),
         "fedfusion": Training(
             help="SGD on a model that fuses its features with those of the model that came",

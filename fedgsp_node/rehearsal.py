@@ -17,7 +17,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
-from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
+from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
 from fedgsp.task import ClientData, Part, Task
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
@@ -262,5 +262,6 @@ def _rehearse(
         ACCURACY: right is None,
         CLASS_LABELS: not (isinstance(y, torch.Tensor) and y.ndim == 1 and not y.is_floating_point())
         or task.num_classes < 2,
+        ONE_OUTPUT: not isinstance(outputs, torch.Tensor),
     }
     return {what for what, lacking in lacks.items() if lacking}, metrics

@@ -1,9 +1,9 @@
-"""Whether the task has what the parts of the scheme need: class counts, class labels, or an accuracy."""
+"""Whether the task has what the parts of the scheme need: class counts, class labels, an accuracy, or one output."""
 
 from collections.abc import Iterator, Mapping
 
 from fedgsp.errors import ConfigError
-from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
+from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
 from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
 from top_server.choosing import parts_of
@@ -14,6 +14,7 @@ _ADDED_BY = {
     CLASS_COUNTS: "override class_counts() in the task, with fedgsp.histogram() if its targets are no classes",
     CLASS_LABELS: None,
     ACCURACY: "override correct() in the task",
+    ONE_OUTPUT: "give --training-option of=features",  # to fedmmd, which alone needs it
 }
 
 

@@ -63,7 +63,7 @@ class Hello:
     #: Metric of the task -> how the values of several clients become one; see `fedgsp.scoring`. Other metrics are
     #: averaged, weighted by test samples.
     combine: Mapping[str, str] = field(default_factory=dict)
-    #: What the task lacks, and some schemes need: "accuracy", "class counts", "class labels".
+    #: What the task lacks, and some schemes need: names of `fedgsp.scoring.LACKS`.
     lacks: tuple[str, ...] = ()
     #: The error by which the task has no class counts. Unset: it has them, or it simply has none.
     class_counts_failed: Failure | None = None

@@ -172,7 +172,7 @@ class Hello(_message.Message):
 
     @_builtins.property
     def lacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the task lacks, and some schemes need: "accuracy", "class counts", "class labels"."""
+        """What the task lacks, and some schemes need: names of `fedgsp.scoring.LACKS`."""
 
     @_builtins.property
     def class_counts_failed(self) -> _failure_pb2.Failure:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedgsp.errors import TaskError
+from fedgsp.scoring import ONE_OUTPUT
 from fedgsp.settings.run import NodeSettings
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
@@ -280,6 +281,33 @@ def test_a_regression_needs_no_count_of_correct_samples_and_is_rated_by_its_loss
     assert clients.declared == Declared("-loss", {}, ("accuracy", "class counts", "class labels"))
     found = clients.evaluate(0, clients.initial_weights(0), Control())
     assert (found.correct, found.judged, found.samples, set(found.metrics)) == (0, 0, 3, {"mae"})
+
+
+class TwoOutputs(Regression):
+    """Its model returns a dict."""
+
+    def model(self) -> torch.nn.Module:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.mean = nn.Linear(6, 1)
+
+            def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+                return {"mean": self.mean(x)}
+
+        return Net()
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return super().loss(outputs["mean"], targets)
+
+    def metrics(self, outputs: Any, targets: torch.Tensor) -> Any:
+        return super().metrics(outputs["mean"], targets)
+
+
+def test_a_model_that_returns_a_dict_is_declared() -> None:
+    clients = Clients(TwoOutputs(), None)
+    clients.rehearse()
+    assert ONE_OUTPUT in clients.declared.lacks
 
 
 @pytest.mark.parametrize("attributes", [{"score": "-mae"}, {"score": "-auc", "combine": {"auc": "clients"}}])

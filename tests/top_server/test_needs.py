@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, LACKS
+from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, LACKS, ONE_OUTPUT
 from fedgsp.settings.run import RunConfig
 from top_server.choosing import choose
 from top_server.needs import check_task
@@ -29,6 +29,7 @@ def refused(lacks: set[str], why: str = "", **given: Any) -> ConfigError | None:
         ({"scheme": "fedgsp"}, CLASS_COUNTS, "profile histograms of scheme fedgsp needs class counts"),
         ({"scheme": "naive-gsp"}, CLASS_COUNTS, "profile histograms of scheme naive-gsp needs class counts"),
         ({"scheme": "fedcollab"}, CLASS_LABELS, "profile distances of scheme fedcollab needs class labels"),
+        ({"scheme": "fedmmd"}, ONE_OUTPUT, "training fedmmd of scheme fedmmd needs a model that returns one tensor"),
         ({"scheme": "fedfa"}, ACCURACY, "profile training-accuracy of scheme fedfa needs accuracy"),
     ],
 )
@@ -64,6 +65,13 @@ def test_a_setting_without_which_the_scheme_needs_less_is_to_be_left_out(
     assert error is not None
     assert error.what == f"{what} of scheme ida needs accuracy, and the task has none"
     assert error.remedy == f"override correct() in the task, or leave out {left_out}"
+
+
+def test_fedmmd_takes_a_model_with_several_outputs_if_it_compares_features() -> None:
+    error = refused({ONE_OUTPUT}, scheme="fedmmd")
+    assert error is not None
+    assert error.remedy.startswith("give --training-option of=features, or choose --scheme fedgsp, ")
+    assert refused({ONE_OUTPUT}, scheme="fedmmd", training_option={"of": "features"}) is None
 
 
 def test_the_error_by_which_the_task_lacks_something_is_the_reason() -> None:

@@ -15,7 +15,10 @@ _REMEDIES = {
         "change what the reason names: settings in a new run, because a resumed one keeps them; all else before you"
         " resume"
     ),
-    FailureCode.TASK_RAISED: "correct the task, or its data, as the reason says; start the nodes again, then resume",
+    FailureCode.TASK_RAISED: (
+        "correct the task, or its data, as the reason says; start the nodes again, then resume. If the reason names a"
+        " setting, begin a new run: a resumed one keeps its settings"
+    ),
     FailureCode.DIVERGED: _SMALLER_STEPS,
     FailureCode.NOT_FINITE: _SMALLER_STEPS,
 }

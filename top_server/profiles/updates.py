@@ -46,6 +46,8 @@ class UpdateProfile(Profile[UpdateOptions]):
                 "nothing of the model outside its head is trained, and updates are compared without that",
                 "give --profile-option similarity_of=all",
             )
+        if self.options.similarity == "layer":
+            layer_scores.layers(self._tensors)  # refuses a model without layers to choose from
         if self._sketched:
             length = LENGTH_BYTES + self._sketch
             if length >= 4 * whole:

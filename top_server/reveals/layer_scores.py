@@ -17,6 +17,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.updates import trainable
 
+_EXACT = "give --profile-option similarity=exact"
 #: Gives the columns of a slice of the updates, as consecutive blocks of shape (N, any).
 Blocks = Callable[[slice], Iterable[NDArray[np.floating]]]
 
@@ -89,11 +90,11 @@ def layers(tensors: Iterable[TensorSpec]) -> dict[str, slice]:
         if any(left.stop != right.start for left, right in itertools.pairwise(ordered)):
             raise TaskError(
                 f"weight and bias of layer {prefix!r} are not next to each other in the model",
-                "register one right after the other, or use another similarity",
+                f"register one right after the other, or {_EXACT}",
             )
         found[prefix] = slice(ordered[0].start, ordered[-1].stop)
     if not found:
-        raise TaskError("the model has no trainable dense or convolutional layer", "use another similarity")
+        raise TaskError("the model has no trainable dense or convolutional layer", _EXACT)
     return found
 
 

@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
     "a lack of something unknown": (
         hello(*SECOND, lacks=("patience",)),
         FailureCode.WRONG_PROTOCOL,
-        "what its task lacks has to be among accuracy, class counts, class labels",
+        "what its task lacks has to be among a model that returns one tensor, accuracy, class counts, class labels",
     ),
     "a constant without a digest": (
         hello(*SECOND, constants=(Constant(TensorSpec("c", "float32", (2,))),)),

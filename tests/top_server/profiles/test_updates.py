@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.updates import LENGTH_BYTES
 from tests.support.surveyed import surveyed
@@ -43,6 +43,15 @@ async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
             assert (await profile.gather(4)).newcomers == ()
         finally:
             profile.close()
+
+
+async def test_a_model_without_layers_to_choose_from_is_refused_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Membership, "tensors", (TensorSpec("embedding", "float32", (2,)),))
+    async with surveyed(monkeypatch, 2, "none", {"similarity": "layer"}, run_dir=tmp_path) as surveys:
+        with pytest.raises(TaskError, match=r"no trainable dense .* layer; give --profile-option similarity=exact"):
+            surveys.stage.profile("updates")
 
 
 async def test_updates_without_the_head_of_a_model_of_which_only_that_is_trained_say_nothing(
