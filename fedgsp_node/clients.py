@@ -29,8 +29,9 @@ from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
 from fedgsp_node.declared import Declared
 from fedgsp_node.determinism import where_possible
-from fedgsp_node.devices import CPU, memory_full
+from fedgsp_node.devices import CPU
 from fedgsp_node.extension import Extension, extension
+from fedgsp_node.failed_work import why_failed
 from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.making import model_of
@@ -45,7 +46,7 @@ from fedgsp_node.torch_weights import bound, reset, swapped, tensor_specs, unbin
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
-from fedgsp_node.users_code import T, guarded, histogram, where
+from fedgsp_node.users_code import T, guarded, histogram
 
 logger = logging.getLogger(__name__)
 
@@ -394,5 +395,4 @@ class Clients:
         except ConfigError as error:
             raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
         except (Exception, SystemExit) as error:
-            why = memory_full(error, self.device) or where(error)
-            raise OrderError(Failure(FailureCode.TASK_RAISED, why)) from error
+            raise OrderError(Failure(FailureCode.TASK_RAISED, why_failed(error, self.device))) from error

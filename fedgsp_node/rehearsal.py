@@ -40,13 +40,18 @@ _SIZE = re.compile(r"(?:target|input) size \(torch\.Size\(\[([0-9, ]*)\]\)\)")
 
 
 def check_model(module: nn.Module) -> None:
-    """Raises TaskError if a layer has an extra state, or if a tensor cannot be sent.
+    """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
 
     Every tensor must have a name that can be shown and a shape, and be dense and on the CPU. Parameters must not share
     memory with each other, or with buffers.
     """
     for path, layer in module.named_modules():
         described = f"the model's layer {path!r} ({type(layer).__name__})"
+        require(
+            not isinstance(layer, torch.jit.ScriptModule),
+            f"{described} is compiled by torch.jit, and the tensors of such a layer cannot be replaced",
+            "return the nn.Module itself, without torch.jit.script and torch.jit.trace",
+        )
         require(
             type(layer).get_extra_state is nn.Module.get_extra_state,
             f"{described} has an extra state, which cannot be sent",

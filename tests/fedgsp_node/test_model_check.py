@@ -25,6 +25,14 @@ def test_a_lazy_layer_is_refused_by_name_until_it_has_seen_a_batch(make: type[nn
     check_model(module)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda layer: torch.jit.trace(layer, torch.ones(1, 6))])
+def test_a_layer_that_is_compiled_by_torch_jit_is_refused_by_name(compiled: Callable[[nn.Module], nn.Module]) -> None:
+    module = nn.Sequential(compiled(nn.Linear(6, 3)))
+    with pytest.raises(TaskError, match=r"layer '0' \(.*\) is compiled by torch.jit.*return the nn.Module itself"):
+        check_model(module)
+
+
 def test_parameters_that_share_memory_are_refused_by_name() -> None:
     first, _, last = layers = [nn.Linear(4, 4) for _ in range(3)]
     last.weight = nn.Parameter(first.weight.detach().t())
