@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from fedgsp.errors import RunError
+from fedgsp.settings.placing import LOCAL
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.grouping.request import listed
@@ -16,6 +17,12 @@ from top_server.record.events.run import ClientsMissing
 from top_server.record.journal import Journal
 
 logger = logging.getLogger(__name__)
+
+_START_OTHERS = "start the other nodes, or change --min-nodes, --min-clients or --join-timeout"
+_STILL_LOADING = (
+    "the other nodes were started here and still load the task or its data: give a longer --join-timeout, or see with"
+    " fedgsp.check in Python where the task hangs"
+)
 
 
 async def wait_for_return(
@@ -60,10 +67,11 @@ async def wait_for_nodes(
     if await membership.wait_for(1, 1, config.join_timeout) and check is not None:
         await check()
     if not await membership.wait_for(nodes, clients, config.join_timeout):
+        loading = config.placed == LOCAL and membership.nodes < config.workers_to_place  # one that ends, ends the run
         raise RunError(
             f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"
             f" joined within {config.join_timeout:.0f} s",
-            "start the other nodes, or change --min-nodes, --min-clients or --join-timeout",
+            _STILL_LOADING if loading else _START_OTHERS,
         )
 
 

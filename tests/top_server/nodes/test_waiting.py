@@ -18,7 +18,7 @@ from tests.support.scripted import let_others_run
 from top_server.nodes.departures import RETURN_S, RETURN_TIMEOUT_S, RETURNS_S
 from top_server.nodes.membership import Membership
 from top_server.nodes.node import Node
-from top_server.nodes.waiting import wait_for_round
+from top_server.nodes.waiting import wait_for_nodes, wait_for_round
 
 CONFIG = RunConfig(min_clients=3, join_timeout=100.0)
 
@@ -63,6 +63,23 @@ async def test_a_run_ends_if_too_few_clients_are_there_for_the_whole_timeout() -
     await let_others_run()
     clock.advance(101)
     with pytest.raises(RunError, match="only 2 of 3 clients were there for 100 s before round 7"):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("started", "what"), [({"local_nodes": 2}, "still load the task or its data"), ({}, "start the other nodes, or")]
+)
+async def test_nodes_that_do_not_join_are_still_loading_if_the_run_has_started_them(
+    started: dict[str, Any], what: str
+) -> None:
+    members, recorder = membership()
+    clock = Clock()
+    await joined(members, "n0", 0)
+    config = RunConfig(min_nodes=2, join_timeout=100.0, **started)
+    task = asyncio.create_task(wait_for_nodes(config, members, cast("Any", recorder)))
+    await let_others_run()
+    clock.advance(101)
+    with pytest.raises(RunError, match=f"only 1 of 2 nodes .* joined within 100 s; .*{what}"):
         await task
 
 
