@@ -152,16 +152,18 @@ class Clients:
         self.shared = without_head(self.tensors)
 
     @where_possible
-    def rehearse(self) -> None:
+    def rehearse(self, client: int | None = None) -> None:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round.
 
-        What the task declares is known afterwards.
+        Without a number, it is the first client, and what the task declares is known afterwards.
         """
-        data = self._data.of(next(iter(self._data.sizes)))
+        data = self._data.of(next(iter(self._data.sizes)) if client is None else client)
         # Its own tensors, and not copies as in `initial_weights`: every node of a machine may do this at once.
         made = self.call(lambda: model_of(self.task, 0, self._extension.extend))
         with swapped(self._module, values_of(made, self.tensors, self.device)):
-            self.declared = rehearse(self._module, self.task, data, self.device)
+            found = rehearse(self._module, self.task, data, self.device)
+        if client is None:
+            self.declared = found
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:

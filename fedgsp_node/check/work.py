@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import threading
 import time
@@ -21,10 +23,15 @@ from fedgsp_node.check.task import SLOW, judge_data
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU
 from fedgsp_node.hosted_data import HostedData, hosted_ids
+from fedgsp_node.nested import leaves
+from fedgsp_node.samples import samples_of
 from fedgsp_node.tasks import check_task
 from fedgsp_node.users_code import where
 
 T = TypeVar("T")
+
+#: Clients on whose samples the model is tried, each with samples of other shapes or dtypes.
+MOST_KINDS = 8
 
 
 def attempt(call: Callable[[], T]) -> T | UserError:
@@ -47,6 +54,8 @@ class Work:
         self.wanted = 0
         self._sizes: dict[int, HostedClient] = {}
         self._failed: dict[int, UserError] = {}
+        #: What the first sample of a client is like -> the first client with such samples.
+        self._kinds: dict[object, int] = {}
         self._seconds = 0.0
         self._stopped = threading.Event()
 
@@ -71,8 +80,10 @@ class Work:
                 self._failed[client] = found
             else:
                 self._sizes[client] = found
+                kind = attempt(functools.partial(_kind, task, data, client))
+                self._kinds.setdefault(client if isinstance(kind, UserError) else kind, client)
         if self._sizes:
-            self.clients = attempt(lambda: _tried(task, data, device))
+            self.clients = attempt(lambda: _tried(task, data, device, self._kinds.values()))
 
     def stop(self) -> None:
         """Lets `look` end after the client that it reads."""
@@ -96,9 +107,23 @@ class Work:
         return attempt(lambda: data.add(client))
 
 
-def _tried(task: Task, data: HostedData, device: torch.device) -> Clients:
+def _kind(task: Task, data: HostedData, client: int) -> object:
+    """Shapes and dtypes of the first training sample of a client."""
+    sample = samples_of(data.of(client).train, task).take(slice(0, 1))
+    return tuple((one.shape, one.dtype) for one in leaves(sample))
+
+
+def _tried(task: Task, data: HostedData, device: torch.device, unlike: Iterable[int]) -> Clients:
+    """The clients, after the task worked on two samples of the first one, and of others whose samples are `unlike`."""
     clients = Clients(task, tuple(data.sizes), device=device, data=data)
     clients.rehearse()
+    first, *others = itertools.islice(unlike, MOST_KINDS)
+    for client in others:
+        try:
+            clients.rehearse(client)
+        except TaskError as error:
+            what = f"client {client} has samples of other shapes or dtypes than client {first}: {error.what}"
+            raise TaskError(what, f"let data() return the same for all clients, or {error.remedy}") from error
     return clients
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedgsp
 from fedgsp.errors import DataError, TaskError
@@ -85,6 +86,31 @@ def test_a_model_that_does_not_work_on_two_samples_is_a_mistake() -> None:
 
     with pytest.raises(TaskError, match=r"correct\(\) counts 7 of 2 samples"):
         fedgsp.check(Wrong())
+
+
+@pytest.mark.parametrize("change", [lambda x: np.pad(x, ((0, 0), (0, 1))), lambda x: (x * 9).astype(np.uint8)])
+def test_a_client_whose_samples_the_model_does_not_take_is_named(change: Any) -> None:
+    class Odd(Blobs):
+        def data(self, client: int) -> ClientData:
+            found = super().data(client)
+            x = found.train.x if client != 2 else change(found.train.x)
+            return ClientData(Split(x, found.train.y), found.test)
+
+    with pytest.raises(TaskError, match=r"client 2 has samples of other shapes or dtypes than client 0: .*model\(\)"):
+        fedgsp.check(Odd())
+    assert fedgsp.check(Odd(), clients=[0, 1, 3]).good
+
+
+def test_samples_of_other_shapes_are_good_if_the_model_takes_them() -> None:
+    class Lengths(Blobs):
+        def model(self) -> torch.nn.Module:
+            return torch.nn.Sequential(torch.nn.AdaptiveAvgPool1d(6), torch.nn.Linear(6, 3))
+
+        def data(self, client: int) -> ClientData:
+            found = super().data(client)
+            return ClientData(Split(np.pad(found.train.x, ((0, 0), (0, client))), found.train.y), found.test)
+
+    assert fedgsp.check(Lengths()).good
 
 
 def test_class_counts_that_fail_are_told_with_the_error() -> None:
