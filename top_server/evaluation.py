@@ -17,7 +17,9 @@ from top_server.run import RunContext
 
 #: Why the figure of a client does not count.
 NOT_FINITE = "it is not a finite number"
-NOT_REPORTED = "the client did not report it; if its metrics() failed, the log of its node says why"
+NOT_REPORTED = "the client did not report it"
+#: Stands for all metrics of a client whose metrics() failed, if none of them rates the models.
+METRICS = "metrics()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +135,13 @@ class Evaluation:
             for name in self._names
         }
         found[LOSS] = {client: NOT_FINITE for client, one in self.of.items() if not math.isfinite(one.loss_sum)}
+        failed = {c: f"metrics() failed: {why.detail}" for c, one in self.of.items() if (why := one.metrics_failed)}
         metric = metric_of(self.scoring.score)
         if metric not in (ACCURACY, LOSS):
             missing = self.of.keys() - self._figures(metric).keys()
-            found[metric] = found.get(metric, {}) | dict.fromkeys(sorted(missing), NOT_REPORTED)
+            found[metric] = found.get(metric, {}) | dict.fromkeys(missing, NOT_REPORTED) | failed
+        else:
+            found[METRICS] = failed
         return {name: dict(sorted(clients.items())) for name, clients in found.items() if clients}
 
     @property

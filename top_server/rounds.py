@@ -14,7 +14,7 @@ from fedgsp.messages import Failure, GroupResult, Results
 from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
-from top_server.evaluation import VALIDATION, evaluate
+from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
 from top_server.groups.missed import missed_in
@@ -144,11 +144,9 @@ async def _try(
         evaluated = await evaluate(context, progress, merging, number)
         if evaluated is not None and not evaluated.score_per_client and number <= context.config.evaluate_every:
             score = metric_of(context.membership.scoring.score)
-            logger.warning(
-                "no client has a number for %r, which rates the models: is that its name? If metrics() failed, the"
-                " logs of the nodes say why",
-                score,
-            )
+            reasons = [why for why in evaluated.left_out.get(score, {}).values() if why != NOT_REPORTED]
+            why = next(iter(reasons), "is that its name?")
+            logger.warning("no client has a number for %r, which rates the models: %s", score, why)
         validated = await evaluate(context, progress, merging, number, VALIDATION)
     return context.journal.finish_round(
         row_of(

@@ -308,6 +308,8 @@ class Evaluated:
     judged: int = 0
     #: The denominators of the metrics that are ratios.
     denominators: Mapping[str, float] = field(default_factory=dict)
+    #: The error by which the metrics of the task are missing. Unset: there was none.
+    metrics_failed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -895,6 +895,7 @@ class Evaluated(_message.Message):
     AFRESH_FIELD_NUMBER: _builtins.int
     JUDGED_FIELD_NUMBER: _builtins.int
     DENOMINATORS_FIELD_NUMBER: _builtins.int
+    METRICS_FAILED_FIELD_NUMBER: _builtins.int
     correct: _builtins.int
     """Labels that the model predicts correctly."""
     samples: _builtins.int
@@ -921,6 +922,10 @@ class Evaluated(_message.Message):
     def denominators(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The denominators of the metrics that are ratios."""
 
+    @_builtins.property
+    def metrics_failed(self) -> _failure_pb2.Failure:
+        """The error by which the metrics of the task are missing. Unset: there was none."""
+
     def __init__(
         self,
         *,
@@ -934,10 +939,11 @@ class Evaluated(_message.Message):
         afresh: _builtins.bool = ...,
         judged: _builtins.int = ...,
         denominators: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        metrics_failed: _failure_pb2.Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["metrics_failed", b"metrics_failed", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "correct", b"correct", "denominators", b"denominators", "judged", b"judged", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "correct", b"correct", "denominators", b"denominators", "judged", b"judged", "loss_sum", b"loss_sum", "metrics", b"metrics", "metrics_failed", b"metrics_failed", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedgsp.messages import Evaluated
+from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.task import Task
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
@@ -53,6 +53,7 @@ def evaluate(
             control.tick()
         metrics: dict[str, float] = {}
         denominators: dict[str, float] = {}
+        failed = None
         try:
             if kept:
                 metrics, denominators = numbers(task.metrics(*_joined(kept, sizes)), task.combine)
@@ -60,6 +61,7 @@ def evaluate(
             if refusal(error):
                 raise
             logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
+            failed = Failure(FailureCode.TASK_RAISED, where(error))
     known_counts = [one for one in counts if one is not None]
     if len(known_counts) < len(counts):
         known_counts.clear()
@@ -70,6 +72,7 @@ def evaluate(
         metrics=metrics,
         judged=sum(labels for _, labels in known_counts),
         denominators=denominators,
+        metrics_failed=failed,
     )
 
 

@@ -5,10 +5,10 @@ import functools
 
 import pytest
 
-from fedgsp.messages import Described, Evaluated, MemberDone, Result
+from fedgsp.messages import Described, Evaluated, Failure, FailureCode, MemberDone, Result
 from fedgsp.scoring import MOST_METRICS, Scoring
 from tests.support.surveyed import surveyed
-from top_server.evaluation import NOT_FINITE, NOT_REPORTED, TEST, VALIDATION, Evaluation, evaluate
+from top_server.evaluation import METRICS, NOT_FINITE, NOT_REPORTED, TEST, VALIDATION, Evaluation, evaluate
 from top_server.groups.task import GroupOutcome, GroupTask
 
 TWO = {0: Evaluated(3, 4, 2.0, judged=4, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0, judged=12)}
@@ -83,6 +83,14 @@ def test_what_is_no_number_is_named_and_left_out() -> None:
     assert by_loss.score == -(6.0 + 6.0 + 6.0) / (2 + 4 + 8)
     nobody = Evaluation({3: regression(3, 2.0, inf)}, scoring=Scoring("-loss"))
     assert (nobody.overall["loss"], nobody.score) == (None, None)
+
+
+@pytest.mark.parametrize(("score", "named"), [("-mae", "mae"), ("accuracy", METRICS)])
+def test_the_error_of_metrics_is_why_they_are_left_out(score: str, named: str) -> None:
+    failed = Failure(FailureCode.TASK_RAISED, "ValueError: only one class present")
+    answers = {1: regression(1, 1.0), 2: Evaluated(0, 4, 6.0, metrics_failed=failed)}
+    left_out = Evaluation(answers, scoring=Scoring(score)).left_out
+    assert left_out == {named: {2: "metrics() failed: ValueError: only one class present"}}
 
 
 def test_a_partial_evaluation_has_no_score() -> None:

@@ -155,7 +155,7 @@ class MetricLeftOut(RoundEvent):
     The event comes again only if the clients are others than in the evaluation before.
     """
 
-    metric: str = told("a metric of the task, or `loss`")
+    metric: str = told("a metric of the task, `loss`, or `metrics()` for all of them")
     clients: Sequence[int]
     reason: str
 
