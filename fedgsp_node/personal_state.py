@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular, sync
 from fedgsp.owners import check_tree
+from fedgsp.tensor_digests import check_digest, with_digest
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -21,6 +22,7 @@ Arrays = Mapping[str, NDArray[Any]]
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
 OPTIMIZER = "optimizer"
 _BEFORE = "-before"
+_REMEDY = "restore it, or remove it to start afresh"
 
 
 class PersonalState:
@@ -88,7 +90,9 @@ class PersonalState:
             return None
         with _opened(path) as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            return (file.metadata() or {}).get("label", ""), arrays
+            said = file.metadata() or {}
+        check_digest(path, arrays, said, _REMEDY)
+        return said.get("label", ""), arrays
 
     def label(self, client: int, purpose: str) -> str | None:
         """The text that was stored beside the tensors of a client (usually the round), or None if there is no file.
@@ -111,11 +115,8 @@ class PersonalState:
         try:
             # Only the owner may read the file: it holds tensors that the client does not share.
             aside.touch(mode=0o600)
-            aside.write_bytes(
-                safetensors.numpy.save(
-                    {name: np.asarray(array, order="C") for name, array in arrays.items()}, {"label": label}
-                )
-            )
+            ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+            aside.write_bytes(safetensors.numpy.save(ordered, with_digest(ordered, {"label": label})))
             sync(aside)
             aside.replace(path)
             sync(path.parent)  # what was published must be known after a power cut, too: it is never drawn twice
@@ -145,7 +146,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"{path} cannot be read: {error}", "restore it, or remove it to start afresh") from None
+        raise DataError(f"{path} cannot be read: {error}", _REMEDY) from None
 
 
 def _is_before(label: str, round_number: int) -> bool:

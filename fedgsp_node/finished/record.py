@@ -14,6 +14,7 @@ from fedgsp.files import check_regular, parse_json, read_file
 from fedgsp.seeds import derive
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
+from fedgsp.tensor_digests import check_digest
 from fedgsp.trainings import TRAININGS, Training
 
 FINAL = "final"
@@ -38,12 +39,15 @@ class ModelFile:
         return self.path.stem
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """The tensors by name; raises DataError if the file is cut, or has a dtype that numpy lacks."""
+        """The tensors by name; raises DataError if the file is cut or changed, or a dtype is unknown to numpy."""
         try:
             with safetensors.safe_open(self.path, framework="numpy") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                said = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except (OSError, ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
             raise DataError(f"{self.path} cannot be read: {error}", _RESTORE) from None
+        check_digest(self.path, tensors, said, _RESTORE)
+        return tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from fedgsp.errors import DataError, RunError
 from fedgsp_node.personal_state import HEAD, MODEL, PersonalState
@@ -111,6 +112,18 @@ def test_a_damaged_file_is_told_and_not_taken_for_nothing(tmp_path: Path, damage
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(DataError, match=r"client-3\.head\.safetensors cannot be read.*remove it to start afresh"):
         opened(tmp_path).get(3, HEAD)
+
+
+def test_a_file_of_which_a_byte_has_changed_is_told_and_one_without_a_digest_is_read(tmp_path: Path) -> None:
+    opened(tmp_path).put(3, HEAD, ARRAYS, "m1")
+    (path,) = tmp_path.iterdir()
+    whole = bytearray(path.read_bytes())
+    for place in (len(whole) - 1, whole.index(b'"m1"') + 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(DataError, match=r"client-3\.head\.safetensors has changed .*remove it to start afresh"):
+            opened(tmp_path).get(3, HEAD)
+    path.write_bytes(safetensors.numpy.save(ARRAYS, {"label": "m1"}))  # as an earlier version wrote it
+    assert same(opened(tmp_path).get(3, HEAD))
 
 
 def test_a_disk_that_takes_nothing_is_told_and_what_was_kept_before_stays(tmp_path: Path) -> None:

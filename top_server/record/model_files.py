@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular, sync
+from fedgsp.tensor_digests import check_digest, with_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ def save(path: Path, tensors: Mapping[str, NDArray[np.generic]], origin: Origin)
     metadata["clients"] = ",".join(map(str, origin.clients))
     # order="C" and not ascontiguousarray, which would make a vector of a scalar
     ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    metadata = with_digest(ordered, metadata)
     # A folder of its own: the library leaves a file of a name that we cannot know if the process is killed.
     folder = path.with_name(".writing")
     aside = folder / path.name
@@ -52,7 +54,10 @@ def save(path: Path, tensors: Mapping[str, NDArray[np.generic]], origin: Origin)
 
 
 def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
-    """The tensors of a file and their origin; raises DataError if the file is missing, cut, or not of a run."""
+    """The tensors of a file and their origin.
+
+    Raises DataError if the file is missing, cut, changed, or not of a run.
+    """
     try:
         check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -62,6 +67,7 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}", "check the path") from None
     except safetensors.SafetensorError as error:
         raise DataError(f"{path} is cut or not safetensors: {error}", "use another checkpoint") from None
+    check_digest(path, tensors, metadata, "use another checkpoint")
     try:
         clients = tuple(int(client) for client in metadata.get("clients", "").split(",") if client)
         return tensors, Origin(

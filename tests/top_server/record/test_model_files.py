@@ -59,6 +59,26 @@ def test_a_cut_file_is_refused(tmp_path: Path, length: int) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("place", [-1, -30, "r1", "12"])
+def test_a_file_of_which_a_byte_has_changed_is_refused(place: int | str, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save(path, TENSORS, ORIGIN)
+    data = bytearray(path.read_bytes())
+    data[place if isinstance(place, int) else data.index(f'"{place}"'.encode()) + 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"m\.safetensors has changed since it was written"):
+        load(path)
+
+
+def test_a_file_without_a_digest_is_that_of_an_earlier_version(tmp_path: Path) -> None:
+    import safetensors.numpy
+
+    path = tmp_path / "m.safetensors"
+    said = {"run": "r1", "scheme": "fedgsp", "round": "12", "seed": "7"}
+    safetensors.numpy.save_file({"count": TENSORS["count"]}, path, said)
+    assert load(path)[1] == ORIGIN
+
+
 def test_a_file_of_another_origin_is_refused(tmp_path: Path) -> None:
     import safetensors.numpy
 

@@ -230,7 +230,7 @@ async def test_the_way_out_of_a_damaged_state_is_the_one_before(tmp_path: Path) 
     async with staged(tmp_path, "mean", "none") as s:
         for number in (9_999, 10_000):
             await s.save(tmp_path, number)
-        origin = model_files.Origin("run", "fedgsp", 1, 0)
+        origin = model_files.Origin("run", "fedgsp", 10_000, 0)  # of the same length
         folder = tmp_path / "state" / "round-10000"
         model_files.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
         with pytest.raises(DataError) as caught:

@@ -1,0 +1,60 @@
+"""Files that have changed since they were written, or are gone: nothing is taken in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgsp.errors import DataError
+from fedgsp_node.cli import app
+from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from fedgsp_node.tasks.digits import Digits
+from tests.support.run_directories import RUN, trained, write
+
+THREE = {"clients": "3"}
+
+
+def outcome(*words: str | Path) -> BaseException | None:
+    """What a command ends with; None if it succeeds."""
+    return CliRunner().invoke(app, [str(word) for word in words]).exception
+
+
+def change(path: Path) -> None:
+    """Changes one byte of the tensors."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(("file", "model"), [("final-group-0001", "final"), ("round-0002", "round-0002")])
+def test_a_changed_file_of_a_model_is_refused_by_its_name(file: str, model: str, tmp_path: Path) -> None:
+    models = {
+        "final-group-0000": (trained(Digits(3), 1), (0, 2)),
+        "final-group-0001": (trained(Digits(3), 2), (1,)),
+        "round-0002": (trained(Digits(3), 3), (0, 1, 2)),
+    }
+    run = write(tmp_path / "run", Digits(3), models, scheme="hcct", task_option=THREE)
+    change(run / "models" / f"{file}.safetensors")
+    out = tmp_path / "x.safetensors"
+    for words in (("export", run, "--client", "1", "--out", out), ("evaluate", run)):
+        error = outcome(*words, "--model", model)
+        assert isinstance(error, DataError)
+        assert error.exit_code == 4
+        assert error.what.startswith(f"{run / 'models' / file}.safetensors has changed since it was written")
+        assert error.remedy == "restore it from a copy of the run directory"
+    assert not out.exists()
+    assert outcome("evaluate", run, "--clients", "0") is None or model != "final"
+
+
+def test_a_changed_personal_model_is_refused_by_its_name(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, scheme="ditto", task_option=THREE)
+    kept = PersonalState(tmp_path / "state")
+    kept.open(RUN)
+    kept.put_in(1, PERSONAL_MODEL, trained(Digits(3), 2).arrays, 3)
+    words = ("evaluate", run, "--clients", "1", "--state-dir", tmp_path / "state")
+    assert outcome(*words) is None
+    change(tmp_path / "state" / f"{RUN}-client-1.personal-model.safetensors")
+    error = outcome(*words)
+    assert isinstance(error, DataError)
+    assert "client-1.personal-model.safetensors has changed since it was written" in error.what
