@@ -66,7 +66,12 @@ class PersonalState:
         self._held[client, purpose] = (label, copies)
 
     def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
-        """The tensors kept before a round, even if the client has trained in it since. With None: the last ones."""
+        """The tensors kept before a round, even if the client has trained in it since. With None: the last ones.
+
+        If the file of the last ones was removed, there are none: older ones do not take their place.
+        """
+        if self.get(client, purpose) is None:
+            return None
         for name in (purpose, purpose + _BEFORE):  # the process may have ended between the two steps of put_in
             kept = self.get(client, name)
             if kept is not None and (round_number is None or _is_before(kept[0], round_number)):
@@ -81,6 +86,8 @@ class PersonalState:
         kept = self.get(client, purpose)
         if kept is not None and _is_before(kept[0], round_number):
             self.put(client, purpose + _BEFORE, kept[1], kept[0])
+        elif kept is None:
+            self._remove(client, purpose + _BEFORE)
         self.put(client, purpose, arrays, str(round_number))
 
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
@@ -123,7 +130,7 @@ class PersonalState:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-            raise not_written(path, error) from None
+            raise not_written(path, error) from error
 
     def rename(self, client: int, purpose: str, other: str) -> None:
         """Moves tensors from one purpose to another, and replaces the tensors that were kept there."""
@@ -132,6 +139,16 @@ class PersonalState:
         path, target = self._path(client, purpose), self._path(client, other)
         if path is not None and target is not None and path.exists():
             path.replace(target)
+
+    def _remove(self, client: int, purpose: str) -> None:
+        """Removes tensors, if there are any; raises RunError if that fails."""
+        self._held.pop((client, purpose), None)
+        path = self._path(client, purpose)
+        if path is not None:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise not_written(path, error) from error
 
     def _path(self, client: int, purpose: str) -> Path | None:
         if self.directory is None:

@@ -99,6 +99,13 @@ def _kept(
                     f"{what} is of round {later[0]}, and {file.path.name} of round {file.round}:"
                     " they are not put together"
                 )
+            elif purpose == PERSONAL_MODEL and personal.directory is not None:
+                raise ConfigError(
+                    f"{personal.directory} has no personal model of client {client} of run {run.run_id}"
+                    f" until round {file.round}",
+                    "give the --state-dir of the node that hosted the client in this run, name other clients, or leave"
+                    " out --state-dir to take the shared model",
+                )
     stays = "personal model" if training.keeps_personal else "head" if training.keeps_head else ""
     if stays and not found:
         tell(

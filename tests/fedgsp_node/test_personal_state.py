@@ -88,6 +88,21 @@ def test_of_rounds_the_last_is_kept_and_what_there_was_before_it(tmp_path: Path,
     assert state.get_before(3, MODEL, 5) is state.get_before(4, HEAD, 5) is None
 
 
+def test_without_the_file_of_the_last_round_the_client_starts_afresh_and_not_from_the_one_before(
+    tmp_path: Path,
+) -> None:
+    state = opened(tmp_path)
+    for number in (1, 2):
+        state.put_in(3, HEAD, {"w": np.full(1, number)}, number)
+    (tmp_path / "run-client-3.head.safetensors").unlink()
+    state = opened(tmp_path)
+    assert state.get_before(3, HEAD, 3) is state.get_before(3, HEAD, None) is None
+    state.put_in(3, HEAD, {"w": np.full(1, 3)}, 3)
+    for reader in (state, opened(tmp_path)):
+        assert reader.get_before(3, HEAD, 3) is None  # what the client began with, if it trains again
+        assert reader.get_before(3, HEAD, 4) is not None
+
+
 def test_a_disk_that_takes_no_result_of_a_round_leaves_that_of_the_one_before(tmp_path: Path) -> None:
     state = opened(tmp_path)
     state.put_in(3, HEAD, ARRAYS, 1)

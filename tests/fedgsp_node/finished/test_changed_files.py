@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.errors import DataError
+from fedgsp.errors import ConfigError, DataError
 from fedgsp_node.cli import app
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
@@ -58,3 +58,24 @@ def test_a_changed_personal_model_is_refused_by_its_name(tmp_path: Path) -> None
     error = outcome(*words)
     assert isinstance(error, DataError)
     assert "client-1.personal-model.safetensors has changed since it was written" in error.what
+
+
+def test_a_personal_model_that_is_gone_is_named_and_neither_an_older_nor_the_shared_one_is_taken(
+    tmp_path: Path,
+) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, scheme="ditto", task_option=THREE)
+    state = tmp_path / "state"
+    kept = PersonalState(state)
+    kept.open(RUN)
+    for number in (2, 3):
+        for client in (0, 1):
+            kept.put_in(client, PERSONAL_MODEL, trained(Digits(3), number).arrays, number)
+    for file in (f"{RUN}-client-0.personal-model.safetensors", f"{RUN}-client-0.personal-model-before.safetensors"):
+        (state / file).unlink()
+        export = ("export", run, "--client", "0", "--out", tmp_path / "x.safetensors")
+        for words in (("evaluate", run, "--clients", "0-1"), export):
+            error = outcome(*words, "--state-dir", state)
+            assert isinstance(error, ConfigError)
+            assert error.what == f"{state} has no personal model of client 0 of run {RUN} until round 3"
+            assert error.remedy.startswith("give the --state-dir of the node that hosted the client in this run")
+    assert outcome("evaluate", run, "--clients", "1", "--state-dir", state) is None
