@@ -106,9 +106,7 @@ def judge_task_file(taken: WouldTake, facts: Facts) -> Finding:
     if taken.other_task_file:
         return bad(
             "the first node of the run has another file of the task",
-            "give all nodes the same file"
-            if isinstance(facts.task, str) and ":" in facts.task
-            else "install the same version of fedgsp on all nodes",
+            "give all nodes the same file" if facts.own_task else "install the same version of fedgsp on all nodes",
         )
     return good("it is that of the first node, or no other node has joined yet")
 

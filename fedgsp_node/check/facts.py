@@ -155,6 +155,8 @@ class Facts:
     admission: Fact[WouldTake] = NOT_ANSWERED
     #: Why the policy would refuse what the run orders.
     orders: Fact[tuple[str, ...]] = NOT_ANSWERED
+    #: Whether the task is a module of the user (`--task MODULE:NAME`), and no task of a package.
+    own_task: bool = False
     #: The name of the node, for words.
     name: str = field(default="")
 

@@ -44,7 +44,7 @@ async def look(settings: CheckSettings) -> Facts:
     known = tls.identity if isinstance(tls, Tls) else None
     name = name_of(settings, known.name if known is not None and known.role is Role.NODE else "")
     facts = Facts(address=settings.top_server, now=time.time(), protocol=PROTOCOL, own_versions=versions())
-    facts.name, facts.insecure = f"node {name}", settings.insecure
+    facts.name, facts.insecure, facts.own_task = f"node {name}", settings.insecure, ":" in settings.task
     if settings.tls_files is not None:
         facts.own, facts.shown = _own(settings, tls, facts.now), NOT_REACHED
     usable = tls if isinstance(tls, Tls) else None

@@ -24,7 +24,7 @@ from fedgsp_node.tasks.digits import Digits
 from tests.support.callers import ANYBODY
 from tests.support.certificates import Authority, unchecked
 from tests.support.checked import checked, dropping, found, settings
-from tests.support.folder_task import write
+from tests.support.folder_task import CLIENTS, Folder, write
 from tests.support.serving import nobody
 
 
@@ -172,7 +172,21 @@ async def test_another_file_of_the_task_than_that_of_the_first_node_is_told() ->
         assert not isinstance(await top.membership.admit(first_node(task_digest=bytes(32)), ANYBODY), Failure)
         lines = await found(top.address)
     assert bad(lines) == ["task file"]
+    assert lines["task file"].remedy == "install the same version of fedgsp on all nodes"
     assert lines["admission"].state is State.GOOD
+
+
+async def test_another_file_of_the_users_own_task_is_replaced_and_not_fedgsp(tmp_path: Path) -> None:
+    write(tmp_path, *range(CLIENTS))
+    task = "tests.support.folder_task:Folder"
+    own = {"task": task, "task_option": {"folder": str(tmp_path)}}
+    first = hello_of(settings("127.0.0.1:1", **own), Clients(Folder(tmp_path), (2,)), "first", "")
+    async with checked(task=task) as top:
+        first = dataclasses.replace(first, task_digest=bytes(32))
+        assert not isinstance(await top.membership.admit(first, ANYBODY), Failure)
+        lines = await found(top.address, **own)
+    assert bad(lines) == ["task file"]
+    assert lines["task file"].remedy == "give all nodes the same file"
 
 
 async def test_a_task_that_the_top_server_would_refuse_is_told_with_its_words() -> None:
