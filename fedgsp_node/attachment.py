@@ -39,7 +39,7 @@ from fedgsp.v1 import order_pb2
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.within import within
 from fedgsp.words import counted
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.order_error import OrderError, failure_of
 from fedgsp_node.policy import models_of
 from fedgsp_node.receipts import Receipts
 from fedgsp_node.running import Running
@@ -277,7 +277,7 @@ class Attachment:
             report = self._failed(key, order, _CALLED_OFF)
         except UserError as error:
             self._log.failed(key, order.client, error)
-            report = self._failed(key, order, Failure(FailureCode.UNSPECIFIED, str(error)))
+            report = self._failed(key, order, failure_of(error))
         except Exception as error:  # the manager must learn of a bug; it would wait otherwise
             failure = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
             self._log.failed(key, order.client, failure, exc_info=True)

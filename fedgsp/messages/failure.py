@@ -44,7 +44,8 @@ class FailureCode(IntEnum):
     BAD_STREAM = 26
     #: The update is much longer than the updates of other clients; see `--update-norm-limit`.
     LONG_UPDATE = 27
-    #: The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender.
+    #: The process has no memory, or no disk, for a model that it receives or for what it keeps. Nothing is wrong with
+    #: the model or its sender.
     NO_ROOM = 28
     #: The user's task raised an exception or returned something invalid.
     TASK_RAISED = 30

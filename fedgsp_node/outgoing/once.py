@@ -65,7 +65,7 @@ class Once:
                     aside.unlink()
                 found = path.read_bytes()
             except OSError as error:
-                raise not_written(path, error) from None
+                raise not_written(path, error) from error
             if len(found) != SECRET_BYTES:
                 raise DataError(f"{path} holds {len(found)} bytes, not {SECRET_BYTES}", "restore it from a copy")
         return found

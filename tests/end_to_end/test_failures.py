@@ -88,6 +88,7 @@ async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: 
     skipped = run.of_kind("client_skipped")
     assert {event["client"] for event in skipped} == {5}
     assert all(reason in event["reason"] for event in skipped)
+    assert {event["node"] for event in skipped} == {"n1"}
     assert [row["clients_trained"] for row in run.rows] == [7, 7]
 
 

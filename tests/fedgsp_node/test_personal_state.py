@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedgsp.errors import DataError, RunError
+from fedgsp.errors import DataError, RunError, UserError
+from fedgsp.messages import FailureCode
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, MODEL, PersonalState
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "seen": np.array(7)}
@@ -151,6 +154,18 @@ def test_a_disk_that_takes_nothing_is_told_and_what_was_kept_before_stays(tmp_pa
         found = reader.get(3, HEAD)
         assert found is not None
         assert found[0] == "m1"
+
+
+def test_a_full_disk_fails_the_order_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    state = opened(tmp_path)
+    monkeypatch.setattr("fedgsp_node.personal_state.sync", full)
+    with pytest.raises(OrderError) as caught, failing(FailureCode.UNSPECIFIED, UserError):
+        state.put(3, HEAD, ARRAYS)
+    assert caught.value.failure.code is FailureCode.NO_ROOM
+    assert "client-3.head.safetensors cannot be written" in caught.value.failure.detail
 
 
 def test_a_run_that_was_resumed_two_rounds_back_gets_nothing_of_later_rounds() -> None:

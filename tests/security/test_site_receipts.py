@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,3 +129,21 @@ async def test_a_full_log_fails_the_order_with_its_remedy_and_no_traceback(
     assert failed.failure is not None
     assert failed.failure.detail == "receipts.jsonl has 0 lines; move it away, and restart the node"
     assert [record.exc_info for record in caplog.records] == [None]
+
+
+async def test_a_full_disk_fails_the_order_by_its_code_and_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedgsp.chained.write_all", full)
+    *_, described, _ = orders()
+    with receipt_log(tmp_path) as log:
+        life = Attachment(None, ATTACHED, Worker(), receipts=Receipts(None, log))  # type: ignore[arg-type]
+        life._take(described)
+        failed = await ended(life)
+    assert failed.failure == Failure(
+        FailureCode.NO_ROOM,
+        f"{tmp_path}/receipts.jsonl cannot be written: No space left on device; make room on that disk",
+    )

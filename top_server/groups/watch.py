@@ -106,6 +106,7 @@ class GroupWatch:
                         **self._where(skipped.client),
                         program=self._program.name,
                         client=skipped.client,
+                        node=member.node if (member := self._members.get(skipped.client)) else ABSENT,
                         code=skipped.failure.code.name if skipped.failure is not None else None,
                         reason=str(skipped.failure),
                     )

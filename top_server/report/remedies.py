@@ -19,7 +19,7 @@ _OF_CODES = {
     "BAD_STREAM": _NETWORK,
     "WRONG_DIGEST": _NETWORK,
     "TOO_LONG": _SAME_TASK,
-    "NO_ROOM": "make room on its machine: more memory, or disk where TMPDIR (or /var/tmp) is",
+    "NO_ROOM": "make room on its machine: more memory, or disk where TMPDIR (or /var/tmp) or its --state-dir is",
     "WRONG_SHAPES": _SAME_TASK,
     "NOT_FINITE": _DIVERGED,
     "DIVERGED": _DIVERGED,

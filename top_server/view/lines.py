@@ -31,6 +31,7 @@ def describe(event: Mapping[str, Any], names: Mapping[int, str] | None = None) -
     fields |= _clients(event, names or {})
     fields["figures"] = ", ".join(f"{visible(name)} {_text('', value)}" for name, value in figures(event).items())
     fields["back"] = f" after {event['away']:.1f} s" if event.get("away") is not None else ""
+    fields["of_node"] = f" of node {fields['node']}" if event.get("node") is not None else ""
     fields["missed"] = _missed(event)
     fields["scored_by"] = visible(scored_by(event))
     for name, noun in _COUNTED.items():
@@ -178,7 +179,7 @@ _LINES: dict[str, str] = {
     "not_validated": "round {round} has no validation score: {reason}",
     "metric_left_out": "round {round}: {metric} of {named_clients} is left out: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
-    "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
+    "client_skipped": "round {round}, group {group}: client {client}{of_node} was skipped: {reason}",
     "client_left_out": "client {client} is left out of the run: {reason}",
     "group_resumed": "round {round}, group {group}: group manager {manager} takes over",
     "group_failed": "round {round}, group {group} failed: {reason}",

@@ -43,6 +43,8 @@ def test_clients_are_called_by_their_names_beside_their_numbers() -> None:
     state = state_after(event("node_joined", node="a", clients=2, names={"3": "Charité", "5": "Gh\x1bent"}))
     skipped = event("client_skipped", round=1, group=0, client=3, reason="gone")
     assert state.apply(skipped) == "round 1, group 0: client 3 (Charité) was skipped: gone"
+    skipped = event("client_skipped", round=1, group=0, client=3, node="b\x1b", reason="gone")
+    assert state.apply(skipped) == "round 1, group 0: client 3 (Charité) of node b\\x1b was skipped: gone"
     left_out = event("metric_left_out", round=1, metric="auc", clients=[3, 4, 5], reason="it is not a finite number")
     assert state.apply(left_out) == (
         "round 1: auc of clients 3 (Charité), 4, 5 (Gh\\x1bent) is left out: it is not a finite number"

@@ -75,6 +75,7 @@ class ClientSkipped(GroupEvent):
 
     program: str
     client: int
+    node: str = told("the node that hosts the client; missing if that is not known", default=ABSENT)
     code: str | None = told("a name from `protos/fedgsp/v1/failure.proto`")
     reason: str
 
