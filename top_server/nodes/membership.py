@@ -42,6 +42,7 @@ from top_server.nodes.node import Node
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
 from top_server.nodes.told_names import ToldNames
+from top_server.nodes.told_samples import ToldSamples
 from top_server.nodes.versions import beginning, compared, differs_from
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.base import ABSENT
@@ -90,7 +91,7 @@ class Membership:
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
         self._named: dict[str, int] = {}  # what people call a client -> its number
-        self._told_names = ToldNames()
+        self._told_names, self._told_samples = ToldNames(), ToldSamples()
         #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
@@ -245,6 +246,7 @@ class Membership:
                 away=ABSENT if away_s is None else round(away_s, 1),
                 clients=len(hello.clients),
                 names=self._told_names.news(hello) or ABSENT,
+                other_data=self._told_samples.changes(hello) or ABSENT,
                 address=hello.peer_address or None,
                 task_digest=beginning(hello.task_digest) or None,
                 differs_from=differs_from(hello, self._standard),

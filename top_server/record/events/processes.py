@@ -27,6 +27,9 @@ class NodeJoined(Event):
     away: float = told("seconds since it left, if it has left this run before", default=ABSENT)
     clients: int = told("number of clients that the node hosts")
     names: Mapping[int, str] = told("what people call its clients, by number", default=ABSENT)
+    other_data: str = told(
+        "clients that have other numbers of samples than when they joined before, with both numbers", default=ABSENT
+    )
     address: str | None = told("where other nodes dial this node; null if they cannot")
     task_digest: str | None = told("first 16 digits of the SHA-256 of the task's source file; null if it has none")
     differs_from: str | None = told("the first node of the run, if its task has another digest; else null")
