@@ -79,6 +79,7 @@ _PASSING = (
     FailureCode.CLIENT_TAKEN,
     FailureCode.TOO_MANY,
     FailureCode.RUN_OVER,
+    FailureCode.RUN_STOPPED,
     FailureCode.CERTIFICATE_EXPIRED,
 )
 
@@ -333,7 +334,7 @@ class _Node:
                         self._managers.attach(self._run_id, manager)
                     case Failure(code, detail):
                         why = detail or f"it gave no reason ({code.name.lower()})"
-                        if self._run_id and code in _PASSING:
+                        if code is FailureCode.RUN_STOPPED or (self._run_id and code in _PASSING):
                             return False, why
                         raise PeerError(f"the top server refused this node: {why}")
                     case Revoked(enrolments):

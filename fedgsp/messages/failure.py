@@ -77,6 +77,8 @@ class FailureCode(IntEnum):
     BAD_RECEIPT = 52
     #: The certificate of the caller has expired. The caller may come back with a new one.
     CERTIFICATE_EXPIRED = 53
+    #: The run is being stopped, and may be resumed.
+    RUN_STOPPED = 60
 
 
 @dataclass(frozen=True, slots=True)

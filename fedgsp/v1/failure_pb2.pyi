@@ -105,6 +105,11 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """The receipt of a result is missing, or is not that of the node and the order."""
     FAILURE_CODE_CERTIFICATE_EXPIRED: _FailureCode.ValueType  # 53
     """The certificate of the caller has expired. The caller may come back with a new one."""
+    FAILURE_CODE_RUN_STOPPED: _FailureCode.ValueType  # 60
+    """60 to 69: a node that the top server does not admit now.
+
+    The run is being stopped, and may be resumed.
+    """
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper):
     """The kind of a failure. Numbers of one decade belong together."""
@@ -191,6 +196,11 @@ FAILURE_CODE_BAD_RECEIPT: FailureCode.ValueType  # 52
 """The receipt of a result is missing, or is not that of the node and the order."""
 FAILURE_CODE_CERTIFICATE_EXPIRED: FailureCode.ValueType  # 53
 """The certificate of the caller has expired. The caller may come back with a new one."""
+FAILURE_CODE_RUN_STOPPED: FailureCode.ValueType  # 60
+"""60 to 69: a node that the top server does not admit now.
+
+The run is being stopped, and may be resumed.
+"""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from fedgsp import wire
 from fedgsp.channels import Channels
-from fedgsp.errors import UserError
+from fedgsp.errors import PeerError, UserError
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Attached,
@@ -127,6 +127,19 @@ async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: P
         living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())
         with pytest.raises(UserError, match="calls its run"):
             await soon(living._join())
+
+
+async def test_a_first_join_waits_for_a_run_that_is_being_stopped_and_for_no_other() -> None:
+    for code in (FailureCode.RUN_STOPPED, FailureCode.RUN_OVER):
+        refused = wire.encode(TopServerMessage(Failure(code, "not now"))).SerializeToString()
+        async with serving(speaking(JOIN, [refused])) as top, worker() as (work, store, channels):
+            settings = NodeSettings(insecure=True, top_server=top.address)
+            joining = soon(_Node(settings, CLIENTS, channels, store, work, "", Door())._join())
+            if code is FailureCode.RUN_STOPPED:
+                assert await joining == (False, "not now")
+            else:
+                with pytest.raises(PeerError, match="refused this node: not now"):
+                    await joining
 
 
 async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCaptureFixture) -> None:

@@ -67,6 +67,8 @@ class Known:
     named: Callable[[str], int | None] = lambda _: None
     #: Whether the run is over.
     over: bool = False
+    #: Whether it is being stopped, and may be resumed.
+    stopped: bool = False
     #: Clients that would belong to the node: those of its earlier joins, and those that it brings now.
     owned: int = 0
     #: How often the node has joined in this minute.
@@ -147,6 +149,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
     lacking = on_nodes.lacking(known.needed, hello.parts)
     refusals = (
         (known.over, FailureCode.RUN_OVER, "the run is over: join the next one"),
+        (known.stopped, FailureCode.RUN_STOPPED, "the top server is stopping: wait until the run is resumed"),
         (
             hello.protocol != PROTOCOL,
             FailureCode.WRONG_PROTOCOL,

@@ -197,7 +197,8 @@ class Membership:
         found = self._why_not(hello, caller, self._older(hello.node, caller), made)
         if found is None:
             return None
-        if found.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
+        over = FailureCode.RUN_OVER, FailureCode.RUN_STOPPED
+        if found.failure.code not in over:  # dismissed nodes look for the next run
             self._refusals.note(hello.node, found, caller)
         return found.failure
 
@@ -287,9 +288,10 @@ class Membership:
             standard=self._standard,
             constants=self.constants,
             named=self._named.get,
-            over=self._over is not None,
+            over=self._over is not None and not self._over.resumable,
+            stopped=self._over is not None and self._over.resumable,
         )
-        by_registry = self.registered(hello, caller) if self.registered and not known.over else None
+        by_registry = self.registered(hello, caller) if self.registered and self._over is None else None
         by_certificate = callers.refusal(hello, caller, self.placed, datetime.now(UTC))
         return by_certificate or by_registry or refusal(hello, known, made)
 

@@ -174,6 +174,14 @@ async def test_nobody_is_admitted_once_the_run_is_over_and_no_event_says_so() ->
     assert recorder.events == []
 
 
+async def test_a_node_that_comes_while_the_run_is_being_stopped_is_told_to_wait_and_no_event_says_so() -> None:
+    members, recorder = membership()
+    await members.dismiss(Leave(False, "SIGTERM", resumable=True), 1)
+    failure = await refused(members, hello())
+    assert failure == Failure(FailureCode.RUN_STOPPED, "the top server is stopping: wait until the run is resumed")
+    assert recorder.events == []
+
+
 async def test_a_refused_node_sets_no_standard_for_others() -> None:
     members, _ = membership()
     await refused(members, hello(task="mnist", num_classes=3))
