@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import fedgsp
-from fedgsp import logs
+from fedgsp import logs, stdout
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.visible import visible
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def run(app: typer.Typer, name: str) -> int:
     """Runs the command line of this process, and returns the exit code. A user's mistake is reported in one line.
 
+    So is a standard output that cannot be written.
+
     What is written meanwhile, also by processes that are started, is for this user alone: records name ports and
     nodes, and hold models.
     """
@@ -26,18 +28,25 @@ def run(app: typer.Typer, name: str) -> int:
 
     if path := os.environ.get("PYTHONPATH"):
         os.environ["PYTHONPATH"] = python_path(path)  # for the processes that this one starts
-    umask = os.umask(0o077)
+    umask, output = os.umask(0o077), stdout.watched()
     try:
         check_text(sys.argv[1:])
         code: int = app(prog_name=name, standalone_mode=False)
+        if not code:  # another code says more
+            stdout.flush(output)
     except UserError as error:
         return logs.report(error)
     except TyperException as error:
         return logs.report(ConfigError(error.format_message().rstrip(".") + _given(error), "see --help"))
     except KeyboardInterrupt:
         return 130
+    except (OSError, SystemExit) as error:
+        if (lost := stdout.report(error)) is None:
+            raise
+        return lost
     finally:
         os.umask(umask)
+        stdout.let_go(output)
     return code
 
 

@@ -1,5 +1,6 @@
 """The commands of `top-server` that change a federation: invite, assign, operator, revoke."""
 
+import contextlib
 import secrets
 import sys
 import time
@@ -14,6 +15,7 @@ from fedgsp.errors import ConfigError, UserError, not_written
 from fedgsp.files import write_secret
 from fedgsp.names import TASK_RULE, is_task
 from fedgsp.options import parse_clients
+from fedgsp.stdout import tell_once
 
 #: The longest life of an invitation, and of a node's certificate, in seconds.
 MOST_INVITATION_S, MOST_CERTIFICATE_S = 30 * 86_400, 366 * 86_400
@@ -77,10 +79,10 @@ def invite(
     folder = made(federation)
     authority, older = folder.authority(), folder.registry().nodes.get(name)
     folder.change(lambda registry: registry.invited(name, entry, now))
-    typer.echo(authority.for_invitation(name, entry).token)
+    tell_once("the token", authority.for_invitation(name, entry).token, "run the same command again")
     sys.stderr.write(
-        f"{name} is invited with clients {clients} of task {task}, for {valid_for}; on its machine run:"
-        " fedgsp-node enrol TOKEN --top-server HOST:PORT\n"
+        f"{name} is invited with clients {clients} of task {task}, for {valid_for}; write the token into a file on its"
+        " machine, and run there: fedgsp-node enrol @FILE --top-server HOST:PORT\n"
     )
     if older is not None and older.state is State.INVITED:
         sys.stderr.write(f"the token of the earlier invitation of {name} is not good any more\n")
@@ -129,10 +131,13 @@ def operator(
         out.mkdir(parents=True, exist_ok=True)
         write_secret(files[0], p12_of(name, key, certificate, authority.certificate, password))
         write_secret(files[1], pem_of(certificate) + pem_of_key(key))
+        tell_once("the password", password, "run the same command again")
     except (OSError, UserError) as error:
+        with contextlib.suppress(OSError):  # they are not there, or cannot be
+            for file in files:
+                file.unlink(missing_ok=True)
         folder.change(lambda registry: registry.without_operator(name, now))
         raise not_written(out, error) if isinstance(error, OSError) else error from None
-    typer.echo(password)
     sys.stderr.write(
         f"{name} may watch runs for {valid_for}: import {files[0]} into the browser with the password above, and"
         f" {folder.path / 'ca.pem'} as an authority; other programs use {files[1]}\n"
