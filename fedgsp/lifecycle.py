@@ -27,7 +27,11 @@ STOP_GRACE_S = 5.0
 #: How long a process waits for the line that its parent tells it.
 TOLD_WITHIN_S = 10.0
 #: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
-SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+#: SIGHUP comes when a terminal or an SSH session is closed.
+SIGNAL_EXIT_CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
+#: Signals that several senders may send for one stop. The second one must not cut off what the first one began.
+#: A scheduler sends SIGTERM to all processes of a job, and by way of its script; the shell and the kernel send SIGHUP.
+_ONCE = {signal.SIGHUP, signal.SIGTERM}
 
 #: Set when this process is asked to end.
 _ending = threading.Event()
@@ -55,12 +59,18 @@ def sleep(seconds: float) -> bool:
     if threading.current_thread() is not threading.main_thread():
         return not _ending.wait(seconds)
     # The event loop cannot run its handlers now. It is told of the signals all the same, and runs them later.
-    before = {number: signal.signal(number, lambda *_: _ending.set()) for number in SIGNAL_EXIT_CODES}
+    before = {number: signal.signal(number, lambda *_: _ending.set()) for number in _stopping()}
     try:
         return not _ending.wait(seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stopping() -> list[signal.Signals]:
+    """The signals that stop this process. `nohup` has SIGHUP ignored, and means it."""
+    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNAL_EXIT_CODES if not (ignores and number is signal.SIGHUP)]
 
 
 def is_child() -> bool:
@@ -73,23 +83,22 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
     loop.set_default_executor(_Threads(thread_name_prefix="aside"))
     task = asyncio.ensure_future(main)
     asked: list[int] = []
+    stopping = _stopping()
 
     _ending.clear()
 
     def stop(code: int) -> None:
-        # A scheduler may send SIGTERM twice: to all processes of a job, and by way of its script. The second one must
-        # not cut off what the first one began.
-        if code in asked and code == SIGNAL_EXIT_CODES[signal.SIGTERM]:
+        if code in asked and code in {SIGNAL_EXIT_CODES[number] for number in _ONCE}:
             return
         _ending.set()
         asked.append(code)
         task.cancel()
 
-    for number, code in SIGNAL_EXIT_CODES.items():
-        loop.add_signal_handler(number, stop, code)
+    for number in stopping:
+        loop.add_signal_handler(number, stop, SIGNAL_EXIT_CODES[number])
     if is_child():
         loop.add_reader(0, _read_lifeline, stop, loop)
-    _handled.update(SIGNAL_EXIT_CODES)
+    _handled.update(stopping)
     try:
         await task
     except asyncio.CancelledError:
@@ -98,7 +107,7 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
         return asked[0]
     finally:
         _handled.clear()
-        for number in SIGNAL_EXIT_CODES:
+        for number in stopping:
             loop.remove_signal_handler(number)
     return 0
 

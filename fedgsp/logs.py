@@ -39,8 +39,15 @@ def only_results_on_stdout() -> contextlib.redirect_stdout[Any]:
 
 def report(error: UserError) -> int:
     """Write to stderr, in one line, why the process ends; returns the exit code."""
-    sys.stderr.write(f"error: {visible(' '.join(str(error).split()))}\n")
+    say(f"error: {visible(' '.join(str(error).split()))}")
     return error.exit_code
+
+
+def say(line: str) -> None:
+    """Write a line to stderr. If its terminal is closed, or its disk full, nobody can be told of that either."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class _Handler(logging.StreamHandler[Any]):

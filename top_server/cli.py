@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -209,7 +208,7 @@ def _play(
             if not is_worth_keeping(directory):
                 remove(directory, folder_too=not existed)
             elif code and state.is_in(directory):
-                sys.stderr.write(f"to continue this run: {NAME} --resume {shlex.quote(str(directory.path))}\n")
+                logs.say(f"to continue this run: {NAME} --resume {shlex.quote(str(directory.path))}")
     return code
 
 

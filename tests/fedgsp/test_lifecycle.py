@@ -93,7 +93,7 @@ def test_what_a_process_raises_reaches_its_command_line() -> None:
         run(main())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_the_signal(
     number: int, code: int
 ) -> None:
@@ -111,20 +111,34 @@ def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_t
     assert seen == ["cleaned up"]
 
 
-def test_a_second_sigterm_does_not_cut_off_what_the_first_one_began() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_same_signal_again_does_not_cut_off_what_the_first_one_began(number: int, code: int) -> None:
     seen: list[str] = []
 
     async def main() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             await asyncio.Event().wait()
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             await asyncio.sleep(0.01)  # the handler runs here
             seen.append("cleaned up")
 
-    assert run(main()) == 143
+    assert run(main()) == code
     assert seen == ["cleaned up"]
+
+
+def test_a_hangup_that_nohup_has_ignored_stays_ignored() -> None:
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(main()) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("last", ["", "sys.stdout = None"], ids=["", "without a stdout"])

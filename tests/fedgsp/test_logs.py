@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from fedgsp import logs
-from fedgsp.errors import DataError
+from fedgsp.errors import DataError, PeerError
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,11 @@ def test_what_is_printed_beside_json_lines_goes_to_stderr(capsys: pytest.Capture
 def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert logs.report(DataError("the file\nis cut", "fetch it")) == 4
     assert capsys.readouterr().err == "error: the file is cut; fetch it\n"
+
+
+def test_an_error_has_its_exit_code_also_when_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert logs.report(PeerError("no answer")) == PeerError.exit_code
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())

@@ -23,6 +23,19 @@ from top_server.choosing import NAMES
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]
 
+#: Runs a command in a terminal of its own, closes the terminal when a run waits there, and prints the exit code.
+CLOSES_ITS_TERMINAL = """
+import os, pty, sys
+child, terminal = pty.fork()
+if not child:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b""
+while b"waiting for nodes" not in seen:
+    seen += os.read(terminal, 4096)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 
 def end(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     """The exit code of the command, run in this process: for what ends before the run begins."""
@@ -153,7 +166,7 @@ def test_a_task_that_raises_ends_a_start_in_the_usual_place_with_its_reason_and_
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_a_run_that_is_asked_to_stop_says_so_by_its_exit_code(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -162,6 +175,14 @@ async def test_a_run_that_is_asked_to_stop_says_so_by_its_exit_code(
         started.send(number)
         assert await started.ended() == code
     assert "Traceback" not in started.errors
+
+
+def test_a_terminal_that_is_closed_stops_the_run_in_order(tmp_path: Path) -> None:
+    command = [*TOP_SERVER, "--listen", "127.0.0.1:0", "--run-dir", str(tmp_path)]
+    session = [sys.executable, "-c", CLOSES_ITS_TERMINAL, *command]
+    ended = subprocess.run(session, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.stdout == "129\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:

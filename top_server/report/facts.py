@@ -187,7 +187,11 @@ def ending(events: Sequence[Line], rounds: int, lives: bool | None = None) -> En
 
 def _stopped(event: Mapping[str, Any]) -> str:
     code = event.get("code")
-    who = {130: "Ctrl-C (SIGINT)", 143: "SIGTERM, as an operator, systemd or the system sends it"}
+    who = {
+        129: "SIGHUP, as the end of a terminal or of an SSH session sends it",
+        130: "Ctrl-C (SIGINT)",
+        143: "SIGTERM, as an operator, systemd or the system sends it",
+    }
     return f"it got {who.get(code, 'a signal')}; exit code {code}" if type(code) is int else ""
 
 

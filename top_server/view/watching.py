@@ -35,6 +35,13 @@ _STYLES = {"training": "cyan", "finished": "green", "failed": "red"}
 _ORDER = list(_STYLES)
 
 
+class _Live(Live):
+    def stop(self) -> None:
+        """Ends the view; its terminal may be closed, which must not hide how the run has ended."""
+        with contextlib.suppress(OSError):
+            super().stop()
+
+
 @contextlib.contextmanager
 def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[None]:
     """Show the run on stdout: as JSON lines, or as a live view on a terminal, or else as lines of text."""
@@ -78,7 +85,7 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
     with (
         _subscribed(journal, apply),
         # Log lines that go to the same terminal appear above the live view; a redirected log is left as it is.
-        Live(console=console, get_renderable=frame, redirect_stderr=sys.stderr.isatty()),
+        _Live(console=console, get_renderable=frame, redirect_stderr=sys.stderr.isatty()),
     ):
         yield
 
