@@ -7,7 +7,7 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,10 +22,12 @@ from fedgsp.signing import has_expired
 #: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
 
+#: OpenSSL's codes for a certificate that is not valid now.
+_NOT_YET, _EXPIRED = 9, 10
 #: OpenSSL's code for an untrusted certificate -> what is wrong with our certificate, and the remedy.
 _UNTRUSTED = {
-    9: ("is not valid yet, or its CA's certificate is not", "wait, or set the clock of this machine"),
-    10: ("has expired, or its CA's certificate has", "issue a new certificate"),
+    _NOT_YET: ("is not valid yet, or its CA's certificate is not", "set the clock of this machine: it says {now}"),
+    _EXPIRED: ("has expired, or its CA's certificate has", "issue a new certificate"),
     26: (
         "may not be used for both server and client connections",
         "issue it with extendedKeyUsage = serverAuth, clientAuth",
@@ -57,6 +59,13 @@ _REMEDIES = {
     " and run fedgsp-node enrol with another --identity",
     "--federation": "restore this folder from a copy",
 }
+#: How an enrolled node whose certificate has expired gets a new one.
+ENROL_ANEW = "ask for `top-server revoke` of this node and a new invitation, then run: fedgsp-node enrol"
+#: Code of OpenSSL -> source of the files -> what to do, where it differs from the remedies above.
+_REMEDIES_OF_CODES: Mapping[int, Mapping[str, str]] = {
+    _NOT_YET: dict.fromkeys(_REMEDIES, _UNTRUSTED[_NOT_YET][1]),
+    _EXPIRED: {"--identity": ENROL_ANEW},
+}
 #: Source of the certificate -> how it comes to cover the host `name`.
 _UNCOVERED = {
     "--identity": "ask for `top-server revoke` of this node and a new invitation with --host {name}",
@@ -83,9 +92,10 @@ class TlsFiles:
         """What stands before the path of a file in a message."""
         return f"{self.source}: file" if self.source else f"--tls-{which}"
 
-    def remedy(self, otherwise: str) -> str:
-        """What to do about a file that cannot be used; `otherwise`, if the user has made it."""
-        return _REMEDIES.get(self.source, otherwise)
+    def remedy(self, otherwise: str, code: int = 0) -> str:
+        """What to do about a file that cannot be used, for this code of OpenSSL; `otherwise`, if the user made it."""
+        found = {**_REMEDIES, **_REMEDIES_OF_CODES.get(code, {})}.get(self.source, otherwise)
+        return found.format(now=f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC")
 
     def versions(self) -> tuple[tuple[int, ...], ...]:
         """What changes when one of the files is replaced."""
@@ -140,7 +150,7 @@ class Tls:
         is one.
         """
         if has_expired(self.cert, dt.datetime.now(dt.UTC)):
-            remedy = self.files.remedy("put a new one in its place; the next try reads it")
+            remedy = self.files.remedy("put a new one in its place; the next try reads it", _EXPIRED)
             raise PeerError(f"the certificate of {self.files.named('cert')} has expired", remedy)
 
     def check_covers(self, host: str, why: str) -> None:
@@ -208,7 +218,9 @@ def load(files: TlsFiles | None) -> Tls | None:
     except ssl.SSLCertVerificationError as error:
         otherwise = (f"is not trusted by {files.named('ca')} ({error.verify_message})", "give the CA that issued it")
         wrong, remedy = _UNTRUSTED.get(error.verify_code, otherwise)
-        raise ConfigError(f"the certificate of {files.named('cert')} {wrong}", files.remedy(remedy)) from None
+        raise ConfigError(
+            f"the certificate of {files.named('cert')} {wrong}", files.remedy(remedy, error.verify_code)
+        ) from None
     except ssl.SSLError as error:
         raise ConfigError(
             f"{files.named('cert')} cannot be used: {error.reason}", files.remedy("issue another certificate")

@@ -11,12 +11,11 @@ from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import enrolment_in, identity_in
 from fedgsp.invitation import Invitation
 from fedgsp.owners import check_tree
-from fedgsp.tls import TlsFiles, in_folder
+from fedgsp.tls import ENROL_ANEW, TlsFiles, in_folder
 
 FLAG = "--identity"
 #: The file of a key that has no certificate yet.
 _ENROLLING = "enrolling.pem"
-_AGAIN = "ask for `top-server revoke` of this node and a new invitation, then run: fedgsp-node enrol"
 _REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
 
 
@@ -44,7 +43,7 @@ def certificate_in(path: Path) -> x509.Certificate:
 def check(path: Path) -> None:
     """Raises ConfigError unless the folder has a certificate that is good now."""
     end = certificate_in(path).not_valid_after_utc
-    ConfigError.require(end > now(), f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _AGAIN)
+    ConfigError.require(end > now(), f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", ENROL_ANEW)
 
 
 def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:

@@ -99,6 +99,26 @@ def test_an_expired_certificate_is_refused(authority: Authority) -> None:
     assert "issue a new certificate" in error.remedy
 
 
+@pytest.mark.parametrize(
+    ("dates", "source", "remedy"),
+    [
+        ({"begins": 1, "days": 9}, "", "set the clock of this machine: it says 20"),
+        ({"begins": 1, "days": 9}, "--identity", "set the clock of this machine: it says 20"),
+        ({"begins": 1, "days": 9}, "--federation", "set the clock of this machine: it says 20"),
+        (
+            {"days": -1},
+            "--identity",
+            "ask for `top-server revoke` of this node and a new invitation, then run: fedgsp",
+        ),
+        ({"days": -1}, "--federation", "restore this folder from a copy"),
+    ],
+)
+def test_a_certificate_that_is_not_valid_now_has_the_remedy_of_its_reason(
+    authority: Authority, dates: dict[str, Any], source: str, remedy: str
+) -> None:
+    assert refused(dataclasses.replace(authority.issue(**dates), source=source)).remedy.startswith(remedy)
+
+
 def test_a_certificate_for_servers_alone_is_refused(authority: Authority) -> None:
     assert "extendedKeyUsage = serverAuth, clientAuth" in refused(authority.issue(usage=SERVERS)).remedy
 
