@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import fedgsp
 from fedgsp import logs, stdout
-from fedgsp.errors import ConfigError, UserError
+from fedgsp.errors import ConfigError, RunError, UserError, reason_of, remedy_of
 from fedgsp.visible import visible
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ def run(app: typer.Typer, name: str) -> int:
     except KeyboardInterrupt:
         return 130
     except (OSError, SystemExit) as error:
-        if (lost := stdout.report(error)) is None:
-            raise
-        return lost
+        if (lost := stdout.report(error)) is not None:
+            return lost
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return logs.report(RunError(f"this process cannot go on: {reason_of(error)}", remedy_of(error)))
+        raise
     finally:
         os.umask(umask)
         stdout.let_go(output)
@@ -73,7 +76,21 @@ def check_text(arguments: Sequence[str]) -> None:
         except UnicodeEncodeError:  # Python keeps undecodable bytes as lone surrogates
             is_value = before.startswith("-") and "=" not in before and not argument.startswith("-")
             flag = f"{before} " if is_value else ""
-            raise ConfigError(f"{flag}{ascii(argument)[1:-1]} is not UTF-8", "write it in UTF-8") from None
+            told = f"{flag}{ascii(argument)[1:-1]}"
+            if _is_utf8(argument):
+                raise ConfigError(
+                    f"{told} is UTF-8, which Python does not read here (LC_ALL, LANG or PYTHONUTF8)",
+                    "set PYTHONUTF8=1",
+                ) from None
+            raise ConfigError(f"{told} is not UTF-8", "write it in UTF-8") from None
+
+
+def _is_utf8(argument: str) -> bool:
+    try:
+        os.fsencode(argument).decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
 
 
 def version_of(name: str) -> Callable[[bool], None]:

@@ -81,7 +81,9 @@ def reason_of(error: Exception) -> str:
 
 #: Number of an error of the operating system -> what to do if a file cannot be written.
 _REMEDIES: Mapping[int, str] = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room on that disk"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on that disk"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the number of files that a process may open: ulimit -n"),
+    errno.EFBIG: "raise the size that a file may have (ulimit -f), or choose a disk that takes larger files",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "let this user write there, or choose another place"),
     errno.ENOENT: "make the folder that it belongs in",
     errno.ENOTDIR: "a part of this path is a file and no folder: choose another path",

@@ -24,7 +24,7 @@ _WORDS = (
     ),
     (
         ("gaierror", "Domain name not found", "DNS resolution failed", "errors resolving"),
-        "the host name in {at} is not known: correct it",
+        "the host name in {at} is not known",
     ),
     (
         ("Connection refused", "ConnectionRefusedError", *_numbers(errno.ECONNREFUSED)),

@@ -37,11 +37,10 @@ class TlsFlags:
     @property
     def tls_files(self) -> TlsFiles | None:
         """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
-        given = tls_files(self.tls_ca, self.tls_cert, self.tls_key)
         folder, flag = self.folder_of_tls
-        if given and folder:
-            raise ConfigError(f"{flag} and --tls flags are given", f"drop {flag}, or the three --tls flags")
-        return given or folder
+        if folder and (self.tls_ca or self.tls_cert or self.tls_key):
+            raise ConfigError(f"{flag} and --tls flags are given", f"drop {flag}, or the --tls flags")
+        return folder or tls_files(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def folder_of_tls(self) -> tuple[TlsFiles | None, str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedgsp.addresses import check_address
+from fedgsp.addresses import check_address, split_address
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
@@ -69,3 +69,8 @@ class WatchSettings(FederationSettings):
                     f"--metrics {self.metrics} is not on this machine's loopback, and there is no TLS",
                     "give 127.0.0.1 and a port, or give --federation or the three --tls flags too",
                 )
+        taken: dict[tuple[str, int], str] = {}
+        for flag, address in (("--listen", self.listen), ("--web", self.web), ("--metrics", self.metrics)):
+            host, port = split_address(address) if address else ("", 0)
+            if port and (other := taken.setdefault((host, port), flag)) != flag:
+                raise ConfigError(f"{other} and {flag} are both {address}", "give one of them another port")

@@ -96,3 +96,18 @@ def test_an_error_of_another_file_keeps_its_traceback() -> None:
     code, told = ended("open('/nowhere/file')", subprocess.DEVNULL)
     assert code == 1
     assert "FileNotFoundError" in told
+
+
+def test_too_many_open_files_are_a_limit_to_raise() -> None:
+    code, told = ended("import errno, os; raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))", subprocess.DEVNULL)
+    assert code == RunError.exit_code
+    assert told == (
+        "error: this process cannot go on: Too many open files; raise the number of files that a process may open:"
+        " ulimit -n\n"
+    )
+
+
+def test_a_locale_without_utf8_is_told_from_text_without_it() -> None:
+    argument = "daten-\udcc3\udcbc"  # as Python reads `ü` in such a locale
+    with pytest.raises(ConfigError, match=r"is UTF-8, which Python does not read here .*; set PYTHONUTF8=1"):
+        commands.check_text(["--out", argument])

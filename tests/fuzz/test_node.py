@@ -53,6 +53,7 @@ from fedgsp.messages import (
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door
+from fedgsp.tls_probe import NOT_THERE
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -140,6 +141,19 @@ async def test_a_first_join_waits_for_a_run_that_is_being_stopped_and_for_no_oth
             else:
                 with pytest.raises(PeerError, match="refused this node: not now"):
                     await joining
+
+
+@pytest.mark.parametrize(("remedy", "told"), [(NOT_THERE, "nobody is there"), ("mend it", "nobody is there; mend it")])
+async def test_the_reason_for_no_connection_does_not_repeat_the_remedy_of_a_long_wait(
+    remedy: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nowhere(*_: object) -> None:
+        raise PeerError("nobody is there", remedy)
+
+    async with worker() as (work, store, channels):
+        monkeypatch.setattr(channels, "to", nowhere)
+        living = _Node(NodeSettings(top_server="127.0.0.1:1"), CLIENTS, channels, store, work, "", Door())
+        assert await soon(living._join()) == (False, told)
 
 
 async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.scoring import LOSS, metric_of
-from fedgsp.settings.files import load
+from fedgsp.settings.files import recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.baseline import local_run
@@ -189,7 +189,7 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
     if not directory.config.exists():
         return {}
     try:
-        settings = load(RunConfig, directory.config)
+        settings = recorded(RunConfig, directory.config)
         return (local_run.recorded(settings) if settings.local_run else None) or {}
     except ConfigError as error:
         logger.warning("gains over training alone are not drawn: %s", error)

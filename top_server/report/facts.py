@@ -15,7 +15,7 @@ from fedgsp.files import read_text
 from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
-from fedgsp.settings.files import load
+from fedgsp.settings.files import recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
@@ -122,7 +122,7 @@ def restorable(story: Story) -> Iterator[None]:
 
 
 def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:
-    config = load(RunConfig, directory.config)
+    config = recorded(RunConfig, directory.config)
     try:
         text = read_text(directory.config)
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, remedy_of
+from fedgsp.files import write_all
 from top_server.report.charts import Chart, charts_of, comparing
 from top_server.report.comparison import rows_of, variants
 from top_server.report.facts import CLIENT_HEADS, LAST_TROUBLES, NODE_HEADS, facts
@@ -36,16 +37,25 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
         node_heads=NODE_HEADS,
     )
     try:
-        out.write_text(text, encoding="utf-8")
+        _write(out, text.encode())
         if pictures is not None:
             _write_pictures([chart for own in (*charts, compared) for chart in own], pictures)
     except OSError as error:
-        raise ConfigError(
-            f"{error.filename or out} cannot be written: {error.strerror}", "give a file in a folder that exists"
-        ) from None
+        raise ConfigError(f"{error.filename or out} cannot be written: {error.strerror}", remedy_of(error)) from None
 
 
 def _write_pictures(charts: Sequence[Chart], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
-        (folder / f"{chart.name}{chart.ending}").write_bytes(chart.image)
+        _write(folder / f"{chart.name}{chart.ending}", chart.image)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file whole, or leaves none; raises OSError."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            write_all(file, content)
+        except OSError:
+            if path.is_file():  # and no device
+                path.unlink()
+            raise

@@ -163,6 +163,19 @@ def test_the_nodes_that_a_run_starts_and_their_clients_must_fit(config: RunConfi
         check(config, NAMES)
 
 
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (RunConfig(listen="127.0.0.1:7", metrics="127.0.0.1:7"), "--listen and --metrics are both 127.0.0.1:7"),
+        (RunConfig(web="127.0.0.1:7", metrics="127.0.0.1:7"), "--web and --metrics are both 127.0.0.1:7"),
+        (RunConfig(federation=Path("f"), tls_ca=Path("x")), "--federation and --tls flags are given"),
+    ],
+)
+def test_two_flags_that_want_the_same_are_both_named(config: RunConfig, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        check(config, NAMES)
+
+
 def test_manager_ports_include_both_ends() -> None:
     assert RunConfig(manager_ports="7100-7199").manager_port_range == range(7100, 7200)
     assert RunConfig().manager_port_range is None
