@@ -73,6 +73,11 @@ def _stopping() -> list[signal.Signals]:
     return [number for number in SIGNAL_EXIT_CODES if not (ignores and number is signal.SIGHUP)]
 
 
+def is_ending() -> bool:
+    """Whether this process is asked to end."""
+    return _ending.is_set()
+
+
 def is_child() -> bool:
     """Whether another process of FedGSP has started this one, and chosen its command line."""
     return os.environ.get(LIFELINE_VARIABLE) == "stdin"

@@ -48,6 +48,7 @@ from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.base import ABSENT
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
+from top_server.record.room import dispensable
 
 #: A client is left out of the run after so many rejected models.
 MOST_OFFENCES = 3
@@ -315,9 +316,11 @@ class Membership:
         if self._over is None and self._working:
             cause = Cause.FREEZE if self._awake.since_freeze() < AFTER_FREEZE_S else Cause.ALONE
             self.departures.left(node.hello.node, (one.client for one in node.hello.clients), reason, cause)
-        self._audit.note("left", node=node.hello.node, reason=reason if self._over is None else "dismissed")
         # After the end of the run it does not matter which side closed the stream.
-        self._recorder.record(NodeLeft(node=node.hello.node, reason=reason if self._over is None else "dismissed"))
+        reason = reason if self._over is None else "dismissed"
+        with dispensable(self._over is not None):
+            self._audit.note("left", node=node.hello.node, reason=reason)
+            self._recorder.record(NodeLeft(node=node.hello.node, reason=reason))
         self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:

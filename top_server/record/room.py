@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 from fedgsp import lifecycle
 from fedgsp.errors import RunError, is_full, not_written
@@ -26,6 +27,8 @@ class _Disk:
 
     #: Since when it is full, by the monotonic clock; None if it is not.
     full_since: float | None = None
+    #: One object for each write that waits. While a large one waits, there is room for small ones alone.
+    waiting: ClassVar[set[object]] = set()
 
 
 def waiting_for_room(write: Callable[P, T]) -> Callable[P, T]:
@@ -38,17 +41,38 @@ def waiting_for_room(write: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(write)
     def patient(*given: P.args, **named: P.kwargs) -> T:
-        while True:
-            try:
-                result = write(*given, **named)
-            except RunError as error:
-                if not is_full(error.__cause__) or not _is_worth_waiting(error):
-                    raise
-            else:
-                _has_room()
-                return result
+        this = object()
+        try:
+            while True:
+                try:
+                    result = write(*given, **named)
+                    break
+                except RunError as error:
+                    if not is_full(error.__cause__):
+                        raise
+                    _Disk.waiting.add(this)
+                    if not _is_worth_waiting(error):
+                        raise
+        finally:
+            _Disk.waiting.discard(this)
+        if not _Disk.waiting:
+            _has_room()
+        return result
 
     return patient
+
+
+@contextlib.contextmanager
+def dispensable(over: bool) -> Iterator[None]:
+    """Does without lines that cannot be written, if the run is `over` or this process is asked to end.
+
+    Whoever ends the run tells the reason.
+    """
+    try:
+        yield
+    except RunError:
+        if not over and not lifecycle.is_ending():
+            raise
 
 
 @waiting_for_room
@@ -61,6 +85,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _is_worth_waiting(error: RunError) -> bool:
+    if lifecycle.is_ending():
+        return False
     now = time.monotonic()
     if _Disk.full_since is None:
         _Disk.full_since = now
@@ -69,6 +95,6 @@ def _is_worth_waiting(error: RunError) -> bool:
 
 
 def _has_room() -> None:
-    if _Disk.full_since is not None:
+    if _Disk.full_since is not None and not lifecycle.is_ending():
         logger.warning("there is room again after %.0f s: the run goes on", time.monotonic() - _Disk.full_since)
         _Disk.full_since = None

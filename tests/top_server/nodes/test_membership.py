@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import top_server.nodes.membership
+from fedgsp.errors import RunError
 from fedgsp.messages import (
     Additions,
     AttachTo,
@@ -28,6 +30,7 @@ from tests.support.weights import TENSORS
 from top_server.nodes.declared import lacked_by_all, scoring_of
 from top_server.nodes.membership import MOST_OFFENCES, Membership
 from top_server.nodes.node import Node
+from top_server.record.audit import Audit
 
 FINISHED = Leave(True, "the run is finished")
 
@@ -98,6 +101,22 @@ async def test_a_node_may_come_back_and_its_old_stream_ends_without_harm() -> No
     assert members.member(0) is not None
     assert members.nodes == 1
     assert len(recorder.of_kind("node_left")) == 1
+
+
+class FullDisk(Audit):
+    def note(self, what: str, **fields: Any) -> None:
+        if what == "left":
+            raise RunError("audit.jsonl cannot be written")
+
+
+async def test_a_node_that_is_dismissed_leaves_also_if_no_line_about_it_can_be_written() -> None:
+    members, _ = membership(audit=FullDisk())
+    first, second = await admitted(members, hello()), await admitted(members, hello("n1", clients=(2,)))
+    with pytest.raises(RunError):  # while the run goes on, this line must not be missing
+        await members.leave(first, "its stream was lost")
+    await members.dismiss(FINISHED, 0.0)
+    await members.leave(second, "its stream was lost")
+    assert members.nodes == 0
 
 
 async def test_a_node_gets_the_address_of_a_manager_at_every_call() -> None:

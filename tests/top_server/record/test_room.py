@@ -24,6 +24,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 @pytest.fixture(autouse=True)
 def a_disk_with_room() -> Iterator[None]:
+    lifecycle._ending.clear()  # a test before may have ended a process
     yield
     room._Disk.full_since = None
 
@@ -75,6 +76,40 @@ def test_a_process_that_is_asked_to_end_does_not_wait(monkeypatch: pytest.Monkey
     pauses(monkeypatch, True, False)
     with pytest.raises(RunError, match="make room"):
         writer(FULL, FULL)()
+
+
+def test_while_a_large_write_waits_a_small_one_does_not_say_that_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = writer(None, None)
+
+    def sleep(_: float) -> bool:
+        return small() == "written"
+
+    monkeypatch.setattr(lifecycle, "sleep", sleep)
+    assert writer(FULL, FULL, None)() == "written"
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["events.jsonl", "there"]
+
+
+def test_a_process_that_ends_does_not_say_that_it_waits_or_that_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sleep(_: float) -> bool:
+        lifecycle._ending.set()
+        return False
+
+    monkeypatch.setattr(lifecycle, "sleep", sleep)
+    try:
+        write = writer(FULL, None, FULL)
+        with pytest.raises(RunError):
+            write()
+        assert write() == "written"
+        with pytest.raises(RunError):
+            write()
+    finally:
+        lifecycle._ending.clear()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "waits for room" in said
 
 
 def test_after_an_hour_the_run_ends_and_its_last_event_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
