@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.files import parse_json, read_file
 from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
-from fedgsp.settings.files import load
 from fedgsp.settings.placing import PROCESSES
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import UNTIL_FINISHED
 from fedgsp.trainings import TRAININGS
@@ -91,8 +91,8 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         check_free(directory, "--local-run")
         return None
     try:
-        found, wanted = load(RunConfig, directory.config), settings(config)
-    except ConfigError as error:
+        found, wanted = load_recorded(directory.config), settings(config)
+    except UserError as error:
         raise ConfigError(f"--local-run {directory.path} holds no run: {error.what}", error.remedy) from None
     for name in ("scheme", *SAME, *LEFT_TO_SCHEME):
         has, needs = _value(found, name), _value(wanted, name)

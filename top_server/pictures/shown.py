@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import DataError, UserError
 from fedgsp.scoring import LOSS, metric_of
-from fedgsp.settings.files import recorded
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.words import share
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
@@ -189,9 +188,9 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
     if not directory.config.exists():
         return {}
     try:
-        settings = recorded(RunConfig, directory.config)
+        settings = load_recorded(directory.config)
         return (local_run.recorded(settings) if settings.local_run else None) or {}
-    except ConfigError as error:
+    except UserError as error:
         logger.warning("gains over training alone are not drawn: %s", error)
         return {}
 

@@ -15,7 +15,7 @@ from fedgsp.files import read_text
 from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
-from fedgsp.settings.files import recorded
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
@@ -122,7 +122,7 @@ def restorable(story: Story) -> Iterator[None]:
 
 
 def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:
-    config = recorded(RunConfig, directory.config)
+    config = load_recorded(directory.config)
     try:
         text = read_text(directory.config)
     except (OSError, UnicodeDecodeError) as error:
@@ -187,11 +187,7 @@ def ending(events: Sequence[Line], rounds: int, lives: bool | None = None) -> En
 
 def _stopped(event: Mapping[str, Any]) -> str:
     code = event.get("code")
-    who = {
-        129: "SIGHUP, as the end of a terminal or of an SSH session sends it",
-        130: "Ctrl-C (SIGINT)",
-        143: "SIGTERM, as an operator, systemd or the system sends it",
-    }
+    who = {130: "Ctrl-C (SIGINT)", 143: "SIGTERM, as an operator, systemd or the system sends it"}
     return f"it got {who.get(code, 'a signal')}; exit code {code}" if type(code) is int else ""
 
 

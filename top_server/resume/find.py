@@ -16,7 +16,8 @@ from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
-from fedgsp.settings.files import dump, load
+from fedgsp.settings.files import dump
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Moved, Trace
@@ -108,7 +109,7 @@ def settings_of(resumed: Resumed, directory: RunDirectory) -> RunConfig:
     For a run that is extended, `rounds` is the number of rounds that it had, by its record: an earlier extension may
     have been cut off after it wrote its own number into config.toml.
     """
-    settings = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
+    settings = dataclasses.replace(load_recorded(directory.config), run_dir=directory.path)
     return dataclasses.replace(settings, rounds=resumed.rounds) if resumed.extends else settings
 
 

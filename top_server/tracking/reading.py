@@ -12,8 +12,8 @@ from fedgsp.files import parse_json
 from fedgsp.options import shortened
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
-from fedgsp.settings.files import load
 from fedgsp.settings.placing import PROCESSES
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import RECORD
 from fedgsp.settings.watching import WATCHING
@@ -109,7 +109,7 @@ def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:
 
 
 def _about(directory: RunDirectory, first: Mapping[str, Any], last: Mapping[str, Any]) -> About:
-    config = load(RunConfig, directory.config)
+    config = load_recorded(directory.config)
     parameters: dict[str, str] = {}
     for one in described(RunConfig).values():
         value = getattr(config, one.field)
