@@ -22,7 +22,7 @@ from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Moved, Trace
 from top_server.groups.watch import OFFENCES
-from top_server.record.directory import RunDirectory
+from top_server.record.directory import RunDirectory, lock
 from top_server.record.events import read
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
@@ -162,6 +162,8 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
     begun = [event for event in events if event["event"] in BEGINS]
     listening = [event for event in events if event["event"] == "listening"]
     if not begun or not listening:
+        with directory.events.open("rb") as file:
+            lock(file, directory)  # refused if that run's top server still waits for nodes
         raise ConfigError(
             f"{asked}: that run was cut off before its first round",
             f"start it again: top-server --config {directory.config} --run-dir {directory.path}",

@@ -331,6 +331,14 @@ def test_a_directory_has_one_top_server_at_a_time(tmp_path: Path) -> None:
         Journal(directory)
 
 
+def test_a_run_whose_top_server_still_waits_for_nodes_was_not_cut_off(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, [BEGIN[0]])
+    with Journal(directory), pytest.raises(ConfigError, match="another top server records"):
+        resuming.find(directory)
+    with pytest.raises(ConfigError, match="was cut off before its first round"):
+        resuming.find(directory)
+
+
 @pytest.mark.parametrize("flags", [["--rounds", "3"], ["--manager-ports", "1-2", "--seed=3"], ["--config", "x.toml"]])
 def test_a_resumed_run_has_its_settings(tmp_path: Path, flags: list[str]) -> None:
     result = CliRunner().invoke(cli.app, ["--resume", str(tmp_path), *flags])
