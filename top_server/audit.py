@@ -17,7 +17,7 @@ from fedgsp.words import counted
 from top_server.findings import Call, Findings, whole
 from top_server.record.audit import seal_text
 from top_server.record.directory import RunDirectory
-from top_server.recorded import Recorded, recorded
+from top_server.recorded import damages, differences, recorded
 
 Fields = Mapping[str, Any]
 
@@ -56,6 +56,7 @@ class Verifier:
             "ended": self._end,
             "sealed": self._seal,
             "finished": self._finish,
+            "settled": self._settle,
             "extended": self._extend,
         }
         #: Whether the top server ended because the run was finished.
@@ -86,6 +87,7 @@ class Verifier:
         self._since, self._over = line["time"], False
         found.resumed |= first and line["what"] == "resumed"
         found.run, found.certificate = str(line["run"]), shown.encode() if shown else None
+        found.settings = [str(line["settings"])]
         if found.certificate is not None:
             self._trust(link, found.certificate, "top-server")
             named = identity_of(found.certificate)
@@ -212,7 +214,10 @@ class Verifier:
             if found.foreign and holds(self._own or b"", text, bytes.fromhex(signature)):
                 found.foreign = None
         if line["run"] == found.run:
-            found.rounds = max(found.rounds, whole(line["round"]))
+            if whole(line["round"]) > found.rounds:
+                del found.settings[:-1]  # what the top server was about to write has long been written
+            found.seals.setdefault(line["round"], link.number)
+        found.ended |= self._over
         over = line["run"], whole(line["round"])
         self._calls = {
             serial: call for serial, call in self._calls.items() if call.run != over[0] or call.round > over[1]
@@ -225,10 +230,15 @@ class Verifier:
     def _finish(self, link: Link, line: Fields) -> None:
         self.found.finished = self._over = True
 
+    def _settle(self, link: Link, line: Fields) -> None:
+        self.found.settings.append(str(line["settings"]))
+
     def _extend(self, link: Link, line: Fields) -> None:
         _require(self.found.finished, link, "a run that had not finished cannot be extended")
         _require(whole(line["rounds"]) > self.found.rounds, link, "an extended run has more rounds")
-        self.found.finished = False
+        self.found.finished = self.found.ended = False
+        if len(self.found.settings) == 1:
+            self.found.settings.clear()  # an earlier version did not tell what it had written
 
     @property
     def _signed(self) -> bool:
@@ -264,8 +274,8 @@ def read(file: BinaryIO, ca: bytes | None = None, own: bytes | None = None) -> F
 def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
     """Verifies the log of a run directory, and that it is the whole log of this run.
 
-    Raises BrokenError with the first line that is wrong, ConfigError if there is no log, and DataError if other files
-    of the record cannot be read.
+    Raises BrokenError with the first line that is wrong, and DataError if there is no log, or if other files of the
+    record cannot be read or are not those of the run.
     """
     try:
         with open_file(directory.audit) as file:
@@ -274,31 +284,16 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
             found = read(file, ca)
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"{directory.audit} cannot be read: {reason}", "give a run directory") from None
+        raise DataError(f"{directory.audit} cannot be read: {reason}", "give a run directory, or restore it") from None
     if found.mixed:
         raise found.mixed
     if found.resumed:
         raise BrokenError(1, "the log begins with a resumed run: its beginning is lost")
-    for broken, why in _ends(found, record):
-        if broken:
-            raise BrokenError(found.lines + 1, why)
+    for differs, number, why in differences(found, record):
+        if differs:
+            raise BrokenError(number, why)
+    DataError.refuse(damages(found, record, directory))
     return found
-
-
-def _ends(found: Findings, record: Recorded) -> Iterator[tuple[bool, str]]:
-    """(whether it is so, the reason) for everything that shows that the log is not the whole log of this run."""
-    yield not found.lines, "the log is empty"
-    yield (
-        bool(record.runs - {found.run}),
-        f"the log is of run {found.run!r}, and events.jsonl of {', '.join(map(repr, record.runs))}",
-    )
-    yield record.tls and found.certificate is None, "nothing is signed, although config.toml says that the run had TLS"
-    yield record.done and not found.whole, "lines are missing at the end: events.jsonl has the end of the run"
-    yield (
-        record.done and record.last > found.rounds,
-        f"lines are missing at the end: history.jsonl has round {record.last}",
-    )
-    yield found.whole and found.torn, "the last line is cut off"
 
 
 def report(found: Findings, trusted: bool) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What the lines of an audit log say, as far as they were verified."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.chained import BrokenError
@@ -37,13 +37,17 @@ class Findings:
     #: The certificate of the top server, in PEM; None without TLS.
     certificate: bytes | None = None
     lines: int = 0
-    #: Rounds that were sealed.
-    rounds: int = 0
+    #: Round that was sealed -> the number of the line of its first seal, in the order of the log.
+    seals: dict[int, int] = field(default_factory=dict)
     #: Number of the last line that a seal covers.
     sealed: int = 0
     #: What the last line tells.
     last: str = ""
     finished: bool = False
+    #: Whether a seal came after the end of the run. A top server that comes later to extend it may be killed.
+    ended: bool = False
+    #: The SHA-256 that config.toml has now. Two if the top server was about to write it, none if nobody knows.
+    settings: list[str] = field(default_factory=list)
     #: The first line with a certificate of another CA, unless the own key has signed it since.
     foreign: BrokenError | None = None
     #: Models that were made, by node; and those of them whose receipt holds.
@@ -62,6 +66,15 @@ class Findings:
     resumed: bool = False
     #: Whether the last line was cut off in the middle.
     torn: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """The last round that was sealed."""
+        return max(self.seals, default=0)
+
+    def unsealed(self, rounds: Iterable[int]) -> list[int]:
+        """Those of the rounds of the history that no line seals."""
+        return sorted(set(rounds) - self.seals.keys())
 
     @property
     def whole(self) -> bool:

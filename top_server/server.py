@@ -123,7 +123,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     signer = Signer(tls.key, tls.cert) if tls else None
     issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
-        audit = stack.enter_context(opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None))
+        done, extends = (resumed.round, resumed.extends) if resumed else (0, False)
+        log = opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None, done, extends)
+        audit = stack.enter_context(log)
         began, awake = datetime.now(UTC), Awake(asyncio.get_running_loop().time)
         await stack.enter_async_context(beside(awake.keep_looking(), "clock"))
         await stack.enter_async_context(beside(silence.watch(journal), "silence"))
@@ -196,7 +198,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                     logger.info(line)
             await probed.give_way(lambda: managers.addresses)
             if not resumed:
-                config, scheme = settle(config, len(membership.clients), directory, journal)
+                config, scheme = settle(config, len(membership.clients), directory, journal, audit)
             check_task(config, scheme, lacked_by_all(membership.hellos))
             context = RunContext(
                 run_id=run_id,
@@ -271,7 +273,7 @@ async def _play(
             await extend.check_kept(context, progress, merging, resumed.round)
             # First of all: cut off before its event, the run is still a finished one, whatever config.toml says of
             # `rounds`; cut off after its event, it is resumed with these settings.
-            write_config(directory, config)
+            write_config(directory, config, context.audit)
         kind = RunResumed if resumed else RunStarted
         context.journal.record(
             kind(

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgsp.chained import BrokenError, links
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import DataError
 from fedgsp.identity import node
 from fedgsp.receipts import Statement
 from fedgsp.signing import Signer, fingerprint
@@ -57,7 +57,7 @@ def test_the_command_reports_and_fails_with_the_line(played: Played, tmp_path: P
     assert isinstance(result.exception, DataError)
     assert result.exception.exit_code == 4
     assert "line 5: it says that it is line 6" in str(result.exception)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         audit.verify(RunDirectory(tmp_path / "nowhere"))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import itertools
 import logging
 import os
@@ -15,10 +16,12 @@ from typing import IO
 
 from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written
+from fedgsp.files import read_file
 from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
+from top_server.record.audit import NO_AUDIT, Audit
 from top_server.record.history import read_lines
 
 logger = logging.getLogger(__name__)
@@ -109,8 +112,17 @@ def _text(config: RunConfig) -> str:
     return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
 
 
-def write_config(directory: RunDirectory, config: RunConfig) -> None:
-    """Replace the settings of a run, all at once; raises RunError if that fails."""
+def digest_of_config(directory: RunDirectory) -> str:
+    """The SHA-256 of config.toml, for the audit log; raises OSError."""
+    return hashlib.sha256(read_file(directory.config)).hexdigest()
+
+
+def write_config(directory: RunDirectory, config: RunConfig, audit: Audit = NO_AUDIT) -> None:
+    """Replace the settings of a run, all at once; raises RunError if that fails.
+
+    The audit log gets the line first: a process that dies in between leaves one of the two files that the log knows.
+    """
+    audit.note("settled", settings=hashlib.sha256(_text(config).encode()).hexdigest())
     new = directory.config.with_suffix(".new")
     try:
         new.write_text(_text(config), encoding="utf-8")

@@ -21,6 +21,8 @@ from top_server.record.audit import AuditLog
 from top_server.record.directory import RunDirectory
 from top_server.resume.audit import opened
 
+STARTED = '{"event": "run_started", "run": "run"}\n'
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
@@ -28,6 +30,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     found = RunDirectory(tmp_path / "run")
     for path in (found.config, found.events, found.history):
         path.write_text("")
+    found.events.write_text(STARTED)
     return found
 
 
@@ -151,7 +154,7 @@ def test_the_last_seal_names_the_last_round_that_ended(directory: RunDirectory, 
                 log.seal("run", 1)
             log.close(resumed, "the end")
         assert audit.verify(directory, old.ca).rounds == 1
-    directory.events.write_text('{"event": "run_finished"}\n')
+    directory.events.write_text(STARTED + '{"event": "run_finished"}\n')
     with pytest.raises(BrokenError, match=r"history\.jsonl has round 2"):
         audit.verify(directory, old.ca)
 
@@ -206,8 +209,8 @@ def test_only_a_finished_run_is_extended_and_only_by_more_rounds(
 
 
 def test_the_begin_of_a_log_that_was_lost_is_missed(directory: RunDirectory) -> None:
-    with opened(directory, "run", None, None, resumed=True):
-        pass
+    with AuditLog(directory.audit, "run", None) as log:
+        log.note("resumed", run="run", caller="local user", certificate=None, settings="")
     with pytest.raises(BrokenError, match="line 1: the log begins with a resumed run"):
         audit.verify(directory)
 
