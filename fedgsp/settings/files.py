@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from fedgsp.errors import ConfigError, DataError, reason_of
+from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import MOST_OF_SETTINGS, parse_toml, read_text
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, described
@@ -37,14 +37,6 @@ def load(kind: type[T], path: Path) -> T:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} cannot be read: {reason_of(error)}", "give a TOML file in UTF-8") from None
     return parse(kind, text, path)
-
-
-def recorded(kind: type[T], path: Path) -> T:
-    """The settings in the record of a run, which no flag has named; raises DataError."""
-    try:
-        return load(kind, path)
-    except ConfigError as error:
-        raise DataError(error.what.removeprefix("--config "), "restore the file") from None
 
 
 def parse(kind: type[T], text: str, path: Path) -> T:
