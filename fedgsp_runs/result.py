@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.scoring import COLUMNS
-from fedgsp.settings.files import load
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp_runs.words import in_python
 from top_server.record.directory import RunDirectory
@@ -55,8 +55,8 @@ class Run:
 
     @cached_property
     def settings(self) -> RunConfig:
-        """All settings, with those that were chosen for the number of clients."""
-        return load(RunConfig, self._files.config)
+        """All settings, with those that were chosen for the number of clients; DataError if the file is damaged."""
+        return load_recorded(self._files.config)
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import check_regular, parse_json, read_file
 from fedgsp.seeds import derive
-from fedgsp.settings.files import load
+from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.tensor_digests import check_digest
 from fedgsp.trainings import TRAININGS, Training
@@ -115,7 +115,7 @@ def read(path: Path) -> RunRecord:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{events} is damaged ({type(error).__name__}: {error})", _RESTORE) from None
     models = tuple(_model(file) for file in sorted((path / "models").glob("*.safetensors")))
-    return RunRecord(path, started["run"], load(RunConfig, config), finished, constants, models)
+    return RunRecord(path, started["run"], load_recorded(config), finished, constants, models)
 
 
 def _lines(path: Path) -> Iterator[Any]:

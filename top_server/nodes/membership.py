@@ -227,7 +227,7 @@ class Membership:
         self._named.update((hosted.name, hosted.client) for hosted in hello.clients if hosted.name)
         if caller.proven is not None and self.registered is None:
             self.own({hosted.client: hello.node for hosted in hello.clients})
-        admitted.outbox.put_nowait(self._welcome_for(hello.node))
+        admitted.outbox.put_nowait(replace(self._welcome, key=self._issuer.key_of(identity.node(hello.node))))
         if self.revoked:
             admitted.outbox.put_nowait(Revoked(self.revoked))
         self._audit.note(
@@ -295,9 +295,6 @@ class Membership:
         by_registry = self.registered(hello, caller) if self.registered and self._over is None else None
         by_certificate = callers.refusal(hello, caller, self.placed, datetime.now(UTC))
         return by_certificate or by_registry or refusal(hello, known, made)
-
-    def _welcome_for(self, name: str) -> Welcome:
-        return replace(self._welcome, key=self._issuer.key_of(identity.node(name)))
 
     async def leave(self, node: Node, reason: str) -> None:
         """A node's stream ended."""

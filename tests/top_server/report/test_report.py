@@ -268,7 +268,9 @@ def test_a_config_that_is_damaged_is_to_be_restored_and_no_flag_is_blamed(tmp_pa
     (run / "config.toml").write_bytes(b"\xff")
     with pytest.raises(DataError) as caught:
         page.write([run], run / "report.html")
-    assert str(caught.value) == f"{run}/config.toml cannot be read: it is no text in UTF-8; restore the file from a copy"
+    assert (
+        str(caught.value) == f"{run}/config.toml cannot be read: it is no text in UTF-8; restore the file from a copy"
+    )
 
 
 def test_the_command_writes_into_the_directory_of_one_run_and_here_for_several(
