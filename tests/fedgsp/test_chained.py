@@ -57,7 +57,7 @@ def test_a_line_that_did_not_fit_on_the_disk_leaves_the_chain_whole(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (before + room, most))
         try:
             for _ in range(2):
-                with pytest.raises(RunError, match="make room on that disk"):
+                with pytest.raises(RunError, match=r"raise the size that a file may have \(ulimit -f\)"):
                     file.append({"text": "b" * 99})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -12,6 +12,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from fedgsp import pipes
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import TensorSpec
@@ -26,8 +27,11 @@ TENSORS = (TensorSpec("w", "float32", (COUNT,)),)
 
 
 @pytest.fixture(autouse=True)
-def _far(monkeypatch: pytest.MonkeyPatch) -> None:
+def _far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("fedgsp.channels.is_near", lambda host: False)
+    pipes.choose("network")  # neither end says on which machine it is
+    yield
+    pipes.choose("auto")
 
 
 def echo(server: grpc.aio.Server) -> None:
