@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +46,7 @@ async def _check(settings: CheckSettings, as_json: bool) -> None:
     from fedgsp_node.check.table import lines
 
     begin = time.monotonic()
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the report
+    with logs.only_results_on_stdout():
         report = Report(lines(await look(settings)))
     seconds = time.monotonic() - begin
     typer.echo(
