@@ -392,7 +392,6 @@ def test_a_record_alone_does_not_decide_which_code_runs(frozen: Path) -> None:
         ("events.jsonl", "", "never began"),
         ("models/final-group-0000.safetensors", "cut", "is no model of a run"),
         ("config.toml", "colour = 1", "there is no setting 'colour'"),
-        ("config.toml", "", "config.toml lacks task, task_option; restore the file from a copy"),
     ],
 )
 def test_a_damaged_record_is_named(name: str, content: str, what: str, grouped: Path) -> None:

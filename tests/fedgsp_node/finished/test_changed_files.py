@@ -47,6 +47,14 @@ def test_a_changed_file_of_a_model_is_refused_by_its_name(file: str, model: str,
     assert outcome("evaluate", run, "--clients", "0") is None or model != "final"
 
 
+def test_empty_settings_are_not_those_of_another_task(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    (run / "config.toml").write_text("")
+    error = outcome("evaluate", run, "--clients", "0")
+    assert isinstance(error, DataError)
+    assert str(error) == f"{run / 'config.toml'} lacks task, task_option; restore the file from a copy"
+
+
 def test_a_changed_personal_model_is_refused_by_its_name(tmp_path: Path) -> None:
     run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, scheme="ditto", task_option=THREE)
     kept = PersonalState(tmp_path / "state")
