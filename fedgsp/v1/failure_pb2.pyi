@@ -65,7 +65,9 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_LONG_UPDATE: _FailureCode.ValueType  # 27
     """The update is much longer than the updates of other clients; see `--update-norm-limit`."""
     FAILURE_CODE_NO_ROOM: _FailureCode.ValueType  # 28
-    """The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender."""
+    """The process has no memory, or no disk, for a model that it receives or for what it keeps. Nothing is wrong with
+    the model or its sender.
+    """
     FAILURE_CODE_TASK_RAISED: _FailureCode.ValueType  # 30
     """30 to 39: the user's code.
 
@@ -156,7 +158,9 @@ FAILURE_CODE_BAD_STREAM: FailureCode.ValueType  # 26
 FAILURE_CODE_LONG_UPDATE: FailureCode.ValueType  # 27
 """The update is much longer than the updates of other clients; see `--update-norm-limit`."""
 FAILURE_CODE_NO_ROOM: FailureCode.ValueType  # 28
-"""The receiver has no memory, or no disk, for the model. Nothing is wrong with the model or its sender."""
+"""The process has no memory, or no disk, for a model that it receives or for what it keeps. Nothing is wrong with
+the model or its sender.
+"""
 FAILURE_CODE_TASK_RAISED: FailureCode.ValueType  # 30
 """30 to 39: the user's code.
 
