@@ -29,9 +29,10 @@ TOLD_WITHIN_S = 10.0
 #: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
 #: SIGHUP comes when a terminal or an SSH session is closed.
 SIGNAL_EXIT_CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-#: Signals that several senders may send for one stop. The second one must not cut off what the first one began.
-#: A scheduler sends SIGTERM to all processes of a job, and by way of its script; the shell and the kernel send SIGHUP.
-_ONCE = {signal.SIGHUP, signal.SIGTERM}
+#: Codes of the signals that several senders may send for one stop. The second one must not cut off what the first one
+#: began. A scheduler sends SIGTERM to all processes of a job, and by way of its script; the shell and the kernel send
+#: SIGHUP.
+_ONCE = {SIGNAL_EXIT_CODES[number] for number in (signal.SIGHUP, signal.SIGTERM)}
 
 #: Set when this process is asked to end.
 _ending = threading.Event()
@@ -93,7 +94,7 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
     _ending.clear()
 
     def stop(code: int) -> None:
-        if code in asked and code in {SIGNAL_EXIT_CODES[number] for number in _ONCE}:
+        if code in asked and code in _ONCE:
             return
         _ending.set()
         asked.append(code)

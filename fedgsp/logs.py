@@ -33,7 +33,7 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
 
 
 def only_results_on_stdout() -> contextlib.redirect_stdout[Any]:
-    """Within, what the user's code prints goes to stderr, because it is no part of what a command prints."""
+    """A context in which the standard output of the user's code goes to stderr, so that only results are printed."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
@@ -44,7 +44,7 @@ def report(error: UserError) -> int:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr. If its terminal is closed, or its disk full, nobody can be told of that either."""
+    """Write a line to stderr. If stderr cannot be written (a closed terminal, a full disk), the line is dropped."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -170,12 +170,11 @@ async def upload(
             raise WeightsError(FailureCode.UNREACHABLE, why) from None
         require(too_many is None, FailureCode.BAD_STREAM, f"{what}: its receiver sent one receipt too many")
 
-    here = is_here(receiver)
-    pace = Pace(way or Way(), receipt, stalls.CHUNK_TIMEOUT_S, here=here)
+    pace = Pace(way or Way(), receipt, stalls.CHUNK_TIMEOUT_S, here=is_here(receiver))
     try:
         async with pace:
             write = _write_first
-            messages = chunks_of(model_id, weights, pace, here, bases, on_chunk, _end_of(call))
+            messages = chunks_of(model_id, weights, pace, bases, on_chunk, _end_of(call))
             async with contextlib.aclosing(messages):
                 async for message in messages:
                     await write(call, message)

@@ -121,8 +121,7 @@ class ModelServicer:
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
             way = self._ways.to(peer_of(context), is_near(host_of(context.peer())))
-            here = is_here(request.machine)
-            pace = Pace(way, receipt, stalls.CHUNK_TIMEOUT_S, here=here)
+            pace = Pace(way, receipt, stalls.CHUNK_TIMEOUT_S, here=is_here(request.machine))
             try:
                 async with pace, asyncio.timeout(TAKE_TIMEOUT_S) as limit:
 
@@ -130,7 +129,7 @@ class ModelServicer:
                         if model_id in self._store:
                             limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
 
-                    messages = chunks_of(model_id, weights, pace, here, self._bases, taken)
+                    messages = chunks_of(model_id, weights, pace, self._bases, taken)
                     async with contextlib.aclosing(messages):
                         async for message in messages:
                             yield message

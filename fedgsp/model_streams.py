@@ -59,21 +59,21 @@ async def chunks_of(
     model_id: str,
     weights: Weights,
     pace: Pace,
-    here: bool,
     bases: Bases | None = None,
     on_chunk: Callable[[], None] = lambda: None,
     over: Over = None,
 ) -> AsyncGenerator[bytes, None]:
     """The messages that carry a model to one receiver: a header, then the weights in chunks, at its `pace`.
 
-    If the receiver is `here`, on this machine, a large model is offered through a pipe. If it is not, the model may be
-    offered in code, against one of `bases`. `on_chunk` is called while the model goes, and `over` is done
-    when the call has ended. Raises WeightsError if the receiver does not confirm what came.
+    If the receiver is on this machine (`Pace.here`), a large model is offered through a pipe. If it is not, the model
+    may be offered in code, against one of `bases`. `on_chunk` is called while the model goes, and `over` is done when
+    the call has ended. Raises WeightsError if the receiver does not confirm what came.
     """
     ref, what = ModelRef(model_id, weights.buffer.nbytes), f"model {model_id!r}"
-    offer = Offer() if here or bases is None else await bases.offer(model_id, weights, pace.way)
+    size = wire_bytes(weights.tensors, weights.bfloat16)
+    offer = Offer() if pace.here or bases is None else await bases.offer(model_id, weights, pace.way)
     with contextlib.ExitStack() as at_the_end:
-        outlet = pipes.offer() if here and ref.size >= pipes.LEAST_BYTES else None
+        outlet = pipes.offer() if pace.here and ref.size >= pipes.LEAST_BYTES else None
         if outlet is not None:
             at_the_end.callback(outlet.close)
         yield chunks.header(
@@ -96,12 +96,12 @@ async def chunks_of(
         if outlet is not None and answer is not None:
             await put_all(outlet, weights, pace.receipt, what, on_chunk, over)
         elif offer.coded and answer is not None and bases is not None:
-            pace.carries(wire_bytes(weights.tensors, weights.bfloat16), coded=True)
+            pace.carries(size, coded=True)
             async for message in _coded(weights, offer, answer, bases, pace, what):
                 yield message
                 on_chunk()
         else:
-            pace.carries(wire_bytes(weights.tensors, weights.bfloat16), coded=False)
+            pace.carries(size, coded=False)
             for block in encoded(weights, pace.most_chunk):
                 async for message in _paced(block, pace):
                     yield message

@@ -200,7 +200,7 @@ class Pace:
         self.receipt = receipt
         #: Set whenever a chunk of this link leaves or is confirmed.
         self.changed = asyncio.Event()
-        self.way, self._timeout_s, self._clock, self._here = way, timeout_s, clock, here
+        self.way, self.here, self._timeout_s, self._clock = way, here, timeout_s, clock
         self._flying: deque[tuple[int, int, float]] = deque()  # size, bytes on their way with it, time
         self._all_sent = False
         self._listening: asyncio.Task[None] | None = None
@@ -209,7 +209,7 @@ class Pace:
     @property
     def chunk_bytes(self) -> int:
         """A good size for the next chunk: small on a slow link, so that confirmations keep coming."""
-        if self._here:
+        if self.here:
             return self.most_chunk
         size = self.way.window // CHUNKS
         return min(max(size - size % LEAST_CHUNK, LEAST_CHUNK), self.most_chunk)
@@ -217,7 +217,7 @@ class Pace:
     @property
     def most_chunk(self) -> int:
         """Size of the largest chunk that this transfer may have, in bytes."""
-        return MOST_NEAR_CHUNK if self.way.near or self._here else MOST_CHUNK
+        return MOST_NEAR_CHUNK if self.way.near or self.here else MOST_CHUNK
 
     def carries(self, size: int, coded: bool) -> None:
         """The transfer is of a model of `size` bytes, as it is or in code."""
@@ -225,7 +225,7 @@ class Pace:
 
     def has_room(self, size: int) -> bool:
         """Whether a chunk of `size` bytes may leave now."""
-        return self._here or not self._flying or self.way.flying + size <= self.way.window
+        return self.here or not self._flying or self.way.flying + size <= self.way.window
 
     async def turn(self, size: int) -> None:
         """Wait until a chunk of `size` bytes may leave, and count it; WeightsError if the receiver is silent."""

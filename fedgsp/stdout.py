@@ -1,4 +1,4 @@
-"""The standard output of a command: what cannot be written there is an error of its own, not a bug."""
+"""The standard output of a command. If it cannot be written, the command ends with one line, and no traceback."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""The digest in the metadata of a safetensors file, by which whoever reads the file finds that it has changed."""
+"""The digest in the metadata of a safetensors file. A reader compares it, and so finds a file that has changed."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What a manager is told of an error in the work of a client."""
+"""The text of an error in the work of a client, as the node reports it to the group manager."""
 
 import torch
 

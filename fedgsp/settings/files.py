@@ -30,13 +30,17 @@ _WANTED: Mapping[type, str] = {
 
 def load(kind: type[T], path: Path) -> T:
     """The settings in a file, of the right types but not yet checked; ConfigError names the file and the key."""
+    return parse(kind, text_of(path), path)
+
+
+def text_of(path: Path) -> str:
+    """The text of a file with settings; ConfigError names the file if it cannot be read."""
     try:
-        text = read_text(path, MOST_OF_SETTINGS)
+        return read_text(path, MOST_OF_SETTINGS)
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} cannot be read: {reason_of(error)}", "give a TOML file in UTF-8") from None
-    return parse(kind, text, path)
 
 
 def parse(kind: type[T], text: str, path: Path) -> T:
