@@ -26,8 +26,6 @@ from fedgsp.within import within
 #: What a channel is opened with: credentials, and options of gRPC beside them.
 Trusted = tuple[grpc.ChannelCredentials, list[tuple[str, str]]]
 
-#: What to do if no server answers at an address.
-NOT_THERE = "start it, or correct its address"
 #: OpenSSL's codes for a certificate that is not for the host name or the address that was dialled.
 _NOT_OF_HOST = (62, 64)
 #: Source of this process's files -> what it means that the server's certificate is of another CA, and what to do.
@@ -41,6 +39,10 @@ _OF_CA = {
         "check --top-server and --identity; if the federation was made anew, enrol with a new invitation",
     ),
 }
+
+
+class NoServerError(PeerError):
+    """No server answers at the address, or it does not speak TLS."""
 
 
 class WrongHostError(PeerError):
@@ -80,7 +82,7 @@ async def trusted(address: str, tls: Tls, server: Identity, proxy: Proxy | None 
     except OSError as error:
         said = f"{type(error).__name__}: {error}"
         reason = handshake_failure(str(error)) or why_unreached(said, address) or said
-        raise PeerError(f"no TLS connection to {address}: {reason}", NOT_THERE) from None
+        raise NoServerError(f"no TLS connection to {address}: {reason}", "start it, or correct its address") from None
     if found.identity is None or not found.identity.speaks_for(server):
         raise PeerError(
             f"the certificate of the server at {address} is that of {found.identity or 'nobody'}, not of {server}",

@@ -44,7 +44,7 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
-from fedgsp.tls_probe import NOT_THERE
+from fedgsp.tls_probe import NoServerError
 from fedgsp.v1 import membership_pb2
 from fedgsp.within import within
 from fedgsp.words import counted
@@ -283,8 +283,10 @@ class _Node:
         await self._guard.dialling.look_up()
         try:
             channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
+        except NoServerError as error:
+            return False, error.what  # the message around it says what to do
         except PeerError as error:
-            return False, error.what if error.remedy == NOT_THERE else str(error)
+            return False, str(error)
         join = stream(channel, "/fedgsp.v1.MembershipService/Join", membership_pb2.TopServerMessage)
         ended = asyncio.Event()
         try:

@@ -43,8 +43,13 @@ def guarded(call: Callable[[], T], what: str) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        remedy = _ON_DEVICES if _OF_DEVICES.search(str(error)) else remedy_for(error, "fix the task module")
-        raise TaskError(f"the task's {what} raised {where(error)}", remedy) from error
+        raise raised(f"the task's {what}", error) from error
+
+
+def raised(what: str, error: BaseException) -> TaskError:
+    """The TaskError about an error that the user's code raised in `what`, with its place and a remedy."""
+    remedy = _ON_DEVICES if _OF_DEVICES.search(str(error)) else remedy_for(error, "fix the task module")
+    return TaskError(f"{what} raised {where(error)}", remedy)
 
 
 def where(error: BaseException) -> str:

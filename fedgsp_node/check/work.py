@@ -26,7 +26,7 @@ from fedgsp_node.hosted_data import HostedData, hosted_ids
 from fedgsp_node.nested import leaves
 from fedgsp_node.samples import samples_of
 from fedgsp_node.tasks import check_task
-from fedgsp_node.users_code import where
+from fedgsp_node.users_code import raised
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def attempt(call: Callable[[], T]) -> T | UserError:
     except UserError as error:
         return error
     except (Exception, SystemExit) as error:
-        return TaskError(f"the task raised {where(error)}", "fix the task module")
+        return raised("the task", error)
 
 
 class Work:

@@ -53,7 +53,7 @@ from fedgsp.messages import (
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door
-from fedgsp.tls_probe import NOT_THERE
+from fedgsp.tls_probe import NoServerError
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -143,12 +143,14 @@ async def test_a_first_join_waits_for_a_run_that_is_being_stopped_and_for_no_oth
                     await joining
 
 
-@pytest.mark.parametrize(("remedy", "told"), [(NOT_THERE, "nobody is there"), ("mend it", "nobody is there; mend it")])
+@pytest.mark.parametrize(
+    ("kind", "told"), [(NoServerError, "nobody is there"), (PeerError, "nobody is there; mend it")]
+)
 async def test_the_reason_for_no_connection_does_not_repeat_the_remedy_of_a_long_wait(
-    remedy: str, told: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[PeerError], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nowhere(*_: object) -> None:
-        raise PeerError("nobody is there", remedy)
+        raise kind("nobody is there", "mend it")
 
     async with worker() as (work, store, channels):
         monkeypatch.setattr(channels, "to", nowhere)

@@ -14,7 +14,7 @@ from fedgsp.report import State
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.check.facts import NO_TASK, Data, Facts, Model, Unchecked
 from fedgsp_node.check.task import judge_data
-from fedgsp_node.check.work import Work
+from fedgsp_node.check.work import Work, attempt
 from tests.support.blobs_task import Blobs
 from tests.support.folder_task import Folder, write
 
@@ -111,6 +111,13 @@ def test_samples_of_other_shapes_are_good_if_the_model_takes_them() -> None:
             return ClientData(Split(np.pad(found.train.x, ((0, 0), (0, client))), found.train.y), found.test)
 
     assert fedgsp.check(Lengths()).good
+
+
+def test_a_package_that_the_task_lacks_is_to_be_installed() -> None:
+    error = attempt(lambda: refuse(ModuleNotFoundError("No module named 'clinics_db'")))
+    assert isinstance(error, TaskError)
+    assert error.what.startswith("the task raised ModuleNotFoundError: No module named 'clinics_db'")
+    assert "install the package that this names" in error.remedy
 
 
 def test_class_counts_that_fail_are_told_with_the_error() -> None:
