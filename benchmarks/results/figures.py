@@ -110,7 +110,14 @@ def column(name: str) -> Code:
 
 
 def summed(*names: str) -> Code:
-    return lambda summary, round=None: up_to(summary, *names, round=round)
+    """The sum up to `round`, or up to the first evaluated round with the accuracy `level`; None if there is none."""
+
+    def code(summary: Summary, round: int | None = None, level: float | None = None) -> float | None:
+        if level is not None and (round := rounds_to(summary, level)) is None:
+            return None
+        return up_to(summary, *names, round=round)
+
+    return code
 
 
 def bytes_of_a_training(totals: Mapping[str, float]) -> float | None:
@@ -148,15 +155,15 @@ FIGURES: dict[str, Figure] = {
     "least-error": Figure(missed(best, np.max), 100),
     "most-error": Figure(missed(best, np.min), 100),
     # costs
-    "moved-mb": Figure(summed("bytes_direct", "bytes_relayed"), 1e-6, 1, options=("round",)),
+    "moved-mb": Figure(summed("bytes_direct", "bytes_relayed"), 1e-6, 1, options=("round", "level")),
     "mb-of-a-training": Figure(lambda s: bytes_of_a_training(s["totals"]), 1e-6, 3),
-    "seconds": Figure(summed("seconds"), 1, 0, options=("round",)),
-    "clients-trained": Figure(summed("clients_trained"), 1, 0, options=("round",)),
+    "seconds": Figure(summed("seconds"), 1, 0, options=("round", "level")),
+    "clients-trained": Figure(summed("clients_trained"), 1, 0, options=("round", "level")),
     "clients-that-trained": Figure(lambda s: len(known(s["clients"], "samples")), 1, 0),
-    "clients-skipped": Figure(summed("clients_skipped"), 1, 0, options=("round",)),
-    "t-comp": Figure(summed("t_comp_s"), 1, 2, options=("round",)),
-    "t-comm": Figure(summed("t_comm_s"), 1, 1, options=("round",)),
-    "d-comm-gb": Figure(summed("d_comm_bytes"), 1e-9, 1, options=("round",)),
+    "clients-skipped": Figure(summed("clients_skipped"), 1, 0, options=("round", "level")),
+    "t-comp": Figure(summed("t_comp_s"), 1, 2, options=("round", "level")),
+    "t-comm": Figure(summed("t_comm_s"), 1, 1, options=("round", "level")),
+    "d-comm-gb": Figure(summed("d_comm_bytes"), 1e-9, 1, options=("round", "level")),
     "groups": Figure(column("groups"), 1, 0, options=("round",)),
     "cpd-median": Figure(column("cpd_median"), 1, 5, options=("round",)),
     # FedCollab's coalitions
