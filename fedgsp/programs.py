@@ -47,6 +47,11 @@ class Program(Part):
     pairs: bool = False
 
     @property
+    def weighs(self) -> bool:
+        """Whether members count by their weights in the model of the group; members of a chain do not."""
+        return self.trains and self.makes_model and not self.chained
+
+    @property
     def members_make(self) -> bool:
         """Whether every member has to make a model, and to sign it if it has a certificate."""
         return self.trains or self.initialises

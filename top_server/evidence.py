@@ -56,7 +56,12 @@ class Evidence:
         )
 
     def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:
-        """The first column of every matrix in `figures`, for some of the clients; shape (len(clients),) each."""
+        """The first column of every matrix in `figures`, for some clients; shape (len(clients),) each.
+
+        NaN for a client that the evidence is not about.
+        """
         place = {client: row for row, client in enumerate(self.clients)}
-        rows = np.array([place[client] for client in clients], np.int64)
-        return {name: matrix[rows, 0] for name, matrix in self.figures.items()}
+        rows = np.array([place.get(client, len(place)) for client in clients], np.int64)
+        return {
+            name: np.append(matrix[:, 0], matrix.dtype.type(np.nan))[rows] for name, matrix in self.figures.items()
+        }

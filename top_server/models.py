@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import ModelRef
@@ -67,6 +67,13 @@ class Holdings:
     samples: Mapping[int, int]
     #: The model that each client trained last, for schemes in which nodes retain it.
     local_models: Mapping[int, Held]
+    #: The training samples that each client told last, also of clients whose nodes are away.
+    told: Mapping[int, int] = field(default_factory=dict)
+
+    def with_everybody(self, clients: Iterable[int]) -> Holdings:
+        """These holdings as if these clients were present; without a client that never told its samples."""
+        told = {**self.told, **self.samples}
+        return replace(self, samples={client: told[client] for client in sorted(clients) if client in told})
 
 
 class Models:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, GroupResult, Results
 from fedgsp.programs import PROGRAMS
@@ -17,15 +15,15 @@ from fedgsp.seeds import stream
 from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
-from top_server.groups.missed import missed_in
+from top_server.groups.missed import missed_in, without
+from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.merging import Merging
-from top_server.merging.weighing import WEIGHINGS
-from top_server.models import Changes, Holdings, Made
+from top_server.models import Changes, Made
 from top_server.nodes.departures import RETURN_TIMEOUT_S
 from top_server.nodes.waiting import wait_for_round
 from top_server.profiles.base import AnyProfile
@@ -43,7 +41,6 @@ from top_server.record.events.rounds import (
 from top_server.record.figures import row_of
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
-from top_server.schemes import Scheme
 from top_server.teams import Before, Teams, ask, form
 
 logger = logging.getLogger(__name__)
@@ -104,8 +101,9 @@ async def _try(
     away = context.membership.departures.away()
     teams = await form_teams(context, progress, number, evidence)
     await begin_merging(context, merging, number, evidence)
+    managers = await context.managers.ensure(count_tasks(merging, teams))
+    # Only now: clients may have left, or come back, while managers started.
     tasks = round_tasks(context.scheme, merging, context.holdings(progress.local_models), teams, evidence)
-    managers = await context.managers.ensure(len(tasks))
     reveals = profile.reveals
     traces = _traces(context, reveals, number, teams, tasks, tries, begun)
     context.journal.record(
@@ -118,6 +116,7 @@ async def _try(
             reason=teams.reason,
         )
     )
+    away = without(away, [client for task in tasks for client in task.clients if context.membership.member(client)])
     for gone, seconds in away:
         away_s, clients = round(seconds, 1), sorted(gone.clients)
         context.journal.record(
@@ -221,48 +220,6 @@ def _expect(context: RunContext, number: int, sizes: Mapping[int, int]) -> Mappi
     expected = context.turns.expected(number, sizes, context.membership.standard.training_flop)
     context.journal.record(TimesExpected(round=number, seconds=expected.seconds, by_samples=expected.by_samples))
     return expected.seconds
-
-
-def round_tasks(
-    scheme: Scheme, merging: Merging, holdings: Holdings, teams: Teams, evidence: Evidence
-) -> list[GroupTask]:
-    """A task for each group that trains; clients that train alone share one, if their models need no manager each."""
-    there = holdings.samples
-    known = {client for client in evidence.clients if client in there}
-    tasks: list[GroupTask] = []
-    alone: dict[int, int] = {}  # clients that train alone -> number of their group
-    for index, group in enumerate(teams.sampled):
-        if len(group) == 1 and merging.alone is not None:
-            alone[group[0]] = index
-            continue
-        members = [client for client in group if client in known]
-        sizes = np.array([there[client] for client in members])
-        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members), scheme.given("weighing")).tolist()
-        tasks.append(
-            GroupTask(
-                index,
-                scheme.program,
-                group,
-                merging.start(group, holdings),
-                weights=dict(zip(members, weights, strict=True)),
-                results=Results.RETAINED if evidence.retain else Results.UNSPECIFIED,
-                reveal=evidence.reveal,
-            )
-        )
-    if alone:
-        assert merging.alone is not None
-        tasks.append(
-            GroupTask(
-                len(teams.sampled),
-                "alone",
-                tuple(alone),
-                own_starts={client: merging.start((client,), holdings)[0][0] for client in alone if client in there},
-                results=merging.alone,
-                reveal=evidence.reveal,
-                groups_of_one=alone,
-            )
-        )
-    return tasks
 
 
 async def begin_merging(context: RunContext, merging: Merging, number: int, evidence: Evidence) -> None:

@@ -74,4 +74,4 @@ class RunContext:
     def holdings(self, local_models: Mapping[int, Held]) -> Holdings:
         """The models and the present clients at this moment."""
         samples = {client: hosted.train_samples for client, hosted in self.membership.clients.items()}
-        return Holdings(self.models.slots, samples, dict(local_models))
+        return Holdings(self.models.slots, samples, dict(local_models), self.membership.told_samples.training)

@@ -168,7 +168,11 @@ def unnamed(told: Mapping[int, Told], events: Sequence[Event]) -> list[str]:
         for client in team
         if client not in this.taking_part[group]
     }
-    shown |= {(client, number) for number, this in told.items() for client in this.away}
+    shown |= {
+        (client, number)
+        for number, this in told.items()
+        for client in this.away.difference(client for _, client in this.trained)  # others came back in time
+    }
     return [
         *(f"round {number}: the absence of client {client} is not named" for client, number in sorted(shown - named)),
         *(f"round {number}: client {client} is called absent" for client, number in sorted(named - shown)),

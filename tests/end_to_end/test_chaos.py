@@ -95,6 +95,11 @@ def test_an_absence_that_is_not_named_and_one_that_was_none_are_told() -> None:
     ]
 
 
+def test_a_client_that_came_back_in_time_to_train_was_not_absent() -> None:
+    told = {2: oracle.Told([[0, 1]], trained={(0, 0), (0, 1)}, away={1})}
+    assert oracle.unnamed(told, []) == []
+
+
 def test_of_a_round_that_was_begun_anew_the_last_time_counts() -> None:
     started = {"event": "round_started", "round": 1, "teams": [[0, 1]]}
     skipped = {"event": "client_skipped", "round": 1, "group": 0, "program": "relay", "client": 1}

@@ -17,9 +17,10 @@ from tests.support.staged import stage
 from top_server.choosing import NAMES, choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan
+from top_server.groups.planning import round_tasks
 from top_server.profiles import PROFILES
 from top_server.profiles.base import Profile
-from top_server.rounds import form_teams, round_tasks
+from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES, Scheme
 
 #: What clients 0 to 3 find of each other.

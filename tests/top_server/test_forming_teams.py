@@ -17,9 +17,10 @@ from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results,
 from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
+from top_server.groups.planning import round_tasks
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held
-from top_server.rounds import form_teams, merge, round_tasks
+from top_server.rounds import form_teams, merge
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
 

@@ -1,21 +1,30 @@
 """Which clients missed a round, from what its groups have done."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from fedgsp.messages import Failure, FailureCode
 from top_server.absences import AWAY, GROUP_FAILED, LEFT_OUT, Missed
 from top_server.groups.task import GroupOutcome
 from top_server.nodes.departures import Departure
 
+#: Nodes that are away, and for how many seconds.
+Away = list[tuple[Departure, float]]
 
-def missed_in(
-    outcomes: Sequence[GroupOutcome], away: Sequence[tuple[Departure, float]], left_out: Collection[int]
-) -> dict[int, Missed]:
+
+def without(away: Away, clients: Collection[int]) -> Away:
+    """The nodes that are away without these of their clients; a node that has no other clients is left out."""
+    left = [(replace(gone, clients=gone.clients.difference(clients)), seconds) for gone, seconds in away]
+    return [(gone, seconds) for gone, seconds in left if gone.clients]
+
+
+def missed_in(outcomes: Sequence[GroupOutcome], away: Away, left_out: Collection[int]) -> dict[int, Missed]:
     """Client -> why it missed the round.
 
-    `away` are the nodes that were away when the round began, and for how many seconds. `left_out` are clients whose
-    models were refused too often.
+    `away` are the nodes that were away when the round began; some of their clients may have come back in time.
+    `left_out` are clients whose models were refused too often.
     """
+    away = without(away, set[int]().union(*(outcome.took_part for outcome in outcomes)))
     found = {client: Missed(LEFT_OUT, "its models were refused") for client in left_out}
     for gone, seconds in away:
         why = Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds)

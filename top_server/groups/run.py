@@ -153,15 +153,15 @@ async def _on(
     await wait_for_returns(context.membership, task.clients)
     trained = {hop.member.client for hop in trace.finished if hop.member is not None}
     hosted = {client: _member(context, task, client) for client in task.clients if client not in left_out}
-    members = tuple(member for member in hosted.values() if member is not None)
+    members = tuple(member for member in hosted.values() if isinstance(member, Member))
     for node in {member.node for member in members}:
         context.membership.attach(node, AttachTo(manager.name, manager.address))
     largest = max(total_bytes(context.membership.tensors), task.max_bytes, reveals.max_bytes if reveals else 0)
     request = _request(context, progress, round_number, task, members, trace, largest, manager.hands_on)
     watcher = GroupWatch(context, progress, request, manager, trace, reveals, task.groups_of_one)
     for client, member in hosted.items():
-        if member is None and client not in trained:
-            watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
+        if isinstance(member, Failure) and client not in trained:
+            watcher(GroupEvent(MemberSkipped(client, member)))
     try:
         ended = await manager.client.run_group(request, watcher)
         broken_off = ended if isinstance(ended, BrokenOff) else None
@@ -183,11 +183,14 @@ async def _on(
     )
 
 
-def _member(context: RunContext, task: GroupTask, client: int) -> Member | None:
+def _member(context: RunContext, task: GroupTask, client: int) -> Member | Failure:
+    """A client of a group as its manager reads it, or why it takes no part."""
     member = context.membership.member(client)
-    if member is None:
-        return None
+    lacks = task.lacks(client, member.samples) if member is not None else "its node left"
+    if member is None or lacks:
+        return Failure(FailureCode.NODE_LOST, lacks)
     start = _part(context, task.own_starts[client]) if client in task.own_starts else None
+    # Only where nobody is weighed a weight may be missing; there it has no effect.
     return dataclasses.replace(member, start=start, weight=task.weights.get(client, float(member.samples)))
 
 

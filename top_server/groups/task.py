@@ -59,8 +59,10 @@ class GroupTask:
     starts: tuple[tuple[Held, float], ...] = ()
     #: Models that single members start from, in place of the group's.
     own_starts: Mapping[int, Held] = field(default_factory=dict)
-    #: How members count in the group's mean; the default is by their training samples.
+    #: How members count in the group's mean. Where members are weighed, a client that is missing here takes no part.
     weights: Mapping[int, float] = field(default_factory=dict)
+    #: The training samples of the clients that `weights` has, as they were when these were computed.
+    samples: Mapping[int, int] = field(default_factory=dict)
     results: Results = Results.UNSPECIFIED
     reveal: Reveal | None = None
     local_epochs: int | None = None
@@ -76,6 +78,22 @@ class GroupTask:
     def groups(self) -> tuple[int, ...]:
         """Numbers of the groups that this task trains: several if they are groups of one client, else one."""
         return tuple(self.groups_of_one.values()) or (self.number,)
+
+    def lacks(self, client: int, samples: int) -> str:
+        """Why a client cannot take part that is there, with so many training samples; empty if it can.
+
+        It may have come back after the task was made. What was not known of it then is not invented now.
+        """
+        program = PROGRAMS[self.program]
+        if program.needs_start and not self.starts and client not in self.own_starts:
+            return "it came back when its group was planned already, and no model is known that it could start from"
+        if not program.weighs:
+            return ""
+        if client not in self.weights:
+            return "too little was known of it when its group was planned, so that it has no weight in the mean"
+        if (before := self.samples.get(client, samples)) != samples:
+            return f"it had {before} training samples when its group was planned, and has come back with {samples}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ class Weighing(Part):
 
     Its `code` is a pure function, weights = code(sizes, evidence, options).
 
-    `sizes` are the members' training samples, shape (M,); `evidence` has named columns of shape (M,) from the
+    The members are the clients of a group, present or not: a client may come back before the group begins. `sizes`
+    are their training samples as they told them last, shape (M,); `evidence` has named columns of shape (M,) from the
     scheme's profile, NaN for a member of which nothing is known. The weights, shape (M,), are finite numbers of at
     least 0, which need not add up to 1; members of weight 0 do not count, and if all have weight 0, the group keeps
     its model. It is called once for each group of a round, in the event loop, and keeps nothing. The same arguments

@@ -92,7 +92,7 @@ class Membership:
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
         self._named: dict[str, int] = {}  # what people call a client -> its number
-        self._told_names, self._told_samples = ToldNames(), ToldSamples()
+        self._told_names, self.told_samples = ToldNames(), ToldSamples()
         #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
@@ -248,7 +248,7 @@ class Membership:
                 away=ABSENT if away_s is None else round(away_s, 1),
                 clients=len(hello.clients),
                 names=self._told_names.news(hello) or ABSENT,
-                other_data=self._told_samples.changes(hello) or ABSENT,
+                other_data=self.told_samples.changes(hello) or ABSENT,
                 address=hello.peer_address or None,
                 task_digest=beginning(hello.task_digest) or None,
                 differs_from=differs_from(hello, self._standard),

@@ -21,6 +21,11 @@ class ToldSamples:
     def __init__(self) -> None:
         self._last: dict[int, _Numbers] = {}
 
+    @property
+    def training(self) -> dict[int, int]:
+        """The training samples of each client."""
+        return {client: numbers[0] for client, numbers in self._last.items()}
+
     def changes(self, hello: Hello) -> str:
         """What a node tells otherwise than at the last join of these clients, of which it warns; empty if nothing.
 
