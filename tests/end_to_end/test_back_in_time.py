@@ -30,6 +30,7 @@ SPLITS = {"eps1": "0.4", "eps2": "0.02", "min_round": "0"}
 SCHEMES: dict[str, tuple[dict[str, str], Callable[[CoalitionReference], list[Played]]]] = {
     "fedcluster": (SPLITS, lambda oracle: oracle.play_fedcluster()),
     "fedfa": ({}, lambda oracle: oracle.play_fedfa()),
+    "independent": ({}, lambda oracle: oracle.play_independent()),
 }
 
 

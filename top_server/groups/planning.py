@@ -3,7 +3,7 @@
 A task holds for all clients of its group, present or not: a node that is away now may be back when the order is given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
 from top_server.merging.base import Merging, Starts
 from top_server.merging.weighing import WEIGHINGS
-from top_server.models import Holdings
+from top_server.models import Held, Holdings
 from top_server.schemes import Scheme
 from top_server.teams import Teams
 
@@ -51,13 +51,12 @@ def round_tasks(
         )
     if alone:
         assert merging.alone is not None
-        own = {client: merging.start((client,), holdings)[0][0] for client in alone if client in holdings.samples}
         tasks.append(
             GroupTask(
                 len(teams.sampled),
                 "alone",
                 tuple(alone),
-                own_starts=own,
+                own_starts=_own_starts(merging, holdings, alone),
                 results=merging.alone,
                 reveal=evidence.reveal,
                 groups_of_one=alone,
@@ -71,6 +70,13 @@ def _alone(merging: Merging, teams: Teams) -> dict[int, int]:
     if merging.alone is None:
         return {}
     return {group[0]: index for index, group in enumerate(teams.sampled) if len(group) == 1}
+
+
+def _own_starts(merging: Merging, holdings: Holdings, clients: Iterable[int]) -> dict[int, Held]:
+    """Client -> the model that it starts from; a client without one is left out."""
+    holdings = holdings.with_everybody(clients)
+    starts = {client: merging.start((client,), holdings) for client in holdings.samples}
+    return {client: start[0][0] for client, start in starts.items() if start}
 
 
 def _sizes(scheme: Scheme, holdings: Holdings, evidence: Evidence, group: Sequence[int]) -> dict[int, int]:

@@ -20,6 +20,7 @@ from top_server.grouping import Plan
 from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import _member
 from top_server.groups.task import GroupTask
+from top_server.models import INITIAL
 from top_server.nodes.node import Node
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
@@ -146,3 +147,21 @@ async def test_a_group_that_is_away_starts_from_the_models_of_all_its_members() 
         await joins(s, 2, 3)
         assert tasks_of(s, evidence, (2, 3), (0, 1)) == [away, there]
         assert weights(s, away) == [12, 13]
+
+
+@pytest.mark.parametrize("scheme", ["independent", "hcct"])
+async def test_clients_that_train_alone_have_their_starts_wherever_their_nodes_are(scheme: str) -> None:
+    async with run_of(scheme) as (s, _):
+        (task,) = tasks_of(s, Evidence(GROUP), *((client,) for client in GROUP))
+        assert list(task.own_starts.values()) == [s.context.models[INITIAL]] * 4
+        await joins(s, 2, 3)
+        assert not reasons(s, task)
+
+
+async def test_a_client_without_a_start_costs_no_other_client_the_round() -> None:
+    async with run_of("independent") as (s, _):
+        (task,) = tasks_of(s, Evidence((0, 1)), (0,), (1,), (7,))
+        await joins(s, 7)
+        assert reasons(s, task) == {
+            7: "it came back when its group was planned already, and no model is known that it could start from"
+        }
