@@ -199,8 +199,10 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     config, scheme = context.config, context.scheme
     rng = stream(config.seed, "sampling", number)
     before = Before(progress.plan, progress.first_clients - progress.afresh)
-    sizes = {client: hosted.train_samples for client, hosted in context.membership.clients.items()}
-    seconds = _expect(context, number, sizes)
+    # Of clients that have left since they gave evidence, too.
+    sizes = {**evidence.away, **context.membership.told_samples.training}
+    clients = sorted({*context.membership.clients, *evidence.clients})
+    seconds = _expect(context, number, {client: sizes[client] for client in clients})
     question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng, seconds)
     answer = await context.assign(question.request) if question.request is not None else None
     if answer is not None and answer.warning:
@@ -214,7 +216,7 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
 
 
 def _expect(context: RunContext, number: int, sizes: Mapping[int, int]) -> Mapping[int, float] | None:
-    """With `--balance time`: how long each present client is expected to take; the record gets it too."""
+    """With `--balance time`: how long each of these clients is expected to take; the record gets it too."""
     if context.turns is None:
         return None
     expected = context.turns.expected(number, sizes, context.membership.standard.training_flop)

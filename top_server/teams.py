@@ -68,9 +68,10 @@ def ask(
 ) -> Question:
     """Whether the clients are grouped anew in round `number`, and with which request.
 
-    `options` are those of the grouping, `sizes` the training samples of the present clients, `seconds` the times that
-    they are expected to take. `rng` draws the clients where a scheme samples these. Raises RunError if there is
-    evidence about nobody.
+    `options` are those of the grouping, `sizes` the training samples of all clients that the evidence is about,
+    whether they are still present or not; the evidence has those of clients that are away. `seconds` are the times
+    that the clients are expected to take. `rng` draws the clients where a scheme samples these. Raises RunError if
+    there is evidence about nobody.
     """
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
@@ -83,7 +84,7 @@ def ask(
         evidence = evidence.of([one for one in evidence.clients if one in stay or one not in evidence.away])
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, sampling_rate(config), rng))
-    clients = evidence.clients
+    clients, told = evidence.clients, {**evidence.away, **sizes}
     if plan is None:
         reason = "clients are grouped for the first time"
     elif scheme.regroup == "always":
@@ -101,8 +102,8 @@ def ask(
             groups=wanted,
             seed=config.seed,
             clients=clients,
-            # A client may leave after it gave evidence; the manager of its group is told so later.
-            sizes=np.array([sizes.get(client, evidence.away.get(client, 0)) for client in clients], np.int64),
+            # Also of a client that left after it gave evidence: the manager of its group is told so later.
+            sizes=np.array([told[client] for client in clients], np.int64),
             histograms=evidence.histograms,
             matrices=evidence.matrices,
             options=options,
@@ -110,7 +111,7 @@ def ask(
             settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
             away=tuple(evidence.away),
             learning_rate=config.learning_rate_in(number - 1),
-            seconds=np.array([seconds.get(client, 0.0) for client in clients]) if seconds is not None else None,
+            seconds=np.array([seconds[client] for client in clients]) if seconds is not None else None,
         ),
         reason,
     )

@@ -14,12 +14,16 @@ import pytest
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, Trained
+from tests.support.callers import ANYBODY
+from tests.support.hellos import hello
+from tests.support.scripted import TENSORS
 from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
 from top_server.groups.planning import round_tasks
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held
+from top_server.nodes.node import Node
 from top_server.rounds import form_teams, merge
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
@@ -55,6 +59,26 @@ async def formed(s: Stage, number: int, *clients: int, **evidence: Any) -> tuple
     teams = await form_teams(s.context, s.progress, number, Evidence(clients, **evidence))
     assert teams.sampled == teams.plan.groups
     return teams.plan.groups
+
+
+async def joins(s: Stage, *clients: int) -> Node:
+    node = await s.context.membership.admit(hello("n1", clients, tensors=TENSORS), ANYBODY)
+    assert isinstance(node, Node), node
+    return node
+
+
+async def test_a_client_that_has_left_since_it_gave_evidence_is_grouped_by_the_samples_that_it_told() -> None:
+    async with grouping("arrivals", 2) as (s, groups):
+        await s.context.membership.leave(await joins(s, 2, 3), "its stream was lost")
+        await formed(s, 1, 0, 1, 2, 3)
+        assert groups.asked[0].sizes.tolist() == [10, 11, 12, 13]
+
+
+async def test_in_a_run_that_was_resumed_the_profile_knows_the_samples_of_a_client_that_is_away() -> None:
+    async with grouping("always", 2, grouping="fedcluster") as (s, groups):
+        s.progress.plan = Plan(((0, 1, 2),), ())
+        await formed(s, 2, 0, 1, 2, away={2: 77})
+        assert groups.asked[0].sizes.tolist() == [10, 11, 77]
 
 
 @EVERY
@@ -270,7 +294,9 @@ async def test_groups_that_nobody_joined_rest() -> None:
 
 
 async def test_all_train_again_when_those_who_joined_are_gone() -> None:
-    async with resting(4) as s:  # 4 was there when evidence was gathered, and left
+    async with resting(4) as s:
+        node = await joins(s, 4)
+        await s.context.membership.leave(node, "it left when evidence was gathered")
         assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((0, 1), (2, 3), (4,))
 
 

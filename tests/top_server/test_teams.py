@@ -18,7 +18,7 @@ from top_server.schemes import SCHEMES, Scheme
 from top_server.teams import Before, Question, Teams, ask, form
 
 CONFIG = RunConfig(seed=7, sampling_rate=0.5, learning_rate=0.1, learning_rate_decay=0.5)
-SIZES = {client: 10 + client for client in range(6)}
+SIZES = {client: 10 + client for client in (*range(6), 9)}
 PAIRS = Plan(((0, 1), (2, 3)), ())
 
 
@@ -35,7 +35,7 @@ def asked(row: Scheme, plan: Plan | None, evidence: Evidence, number: int = 2) -
 
 
 def formed(row: Scheme, before: Before, question: Question, answer: Plan | None) -> Teams:
-    return form(CONFIG, row, before, question, answer, SIZES, rng())
+    return form(CONFIG, row, before, question, answer, range(6), rng())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_request_has_the_evidence_and_the_settled_groups_of_the_clients_that_a
     request = asked(scheme("always"), PAIRS, evidence, number=3).request
     assert request is not None
     assert (request.round, request.seed, request.clients, request.newcomers) == (3, 7, (0, 2, 3, 9), (2,))
-    assert request.sizes.tolist() == [10, 12, 13, 0]  # client 9 has left since it gave evidence
+    assert request.sizes.tolist() == [10, 12, 13, 19]  # also if client 9 has left since it gave evidence
     assert request.settled == ((0,), (3,))
     assert request.matrices["distances"] is matrix
     assert request.learning_rate == 0.05  # of the round before
@@ -81,7 +81,7 @@ def test_clients_that_are_away_are_asked_about_where_their_groups_go_on() -> Non
     request = asked(scheme("arrivals"), PAIRS, evidence).request
     assert request is not None
     assert (request.clients, request.settled) == ((0, 1, 4), ((0, 1),))  # nobody has placed client 5
-    assert request.sizes.tolist() == [10, 11, 14]  # of those who are here now; see SIZES
+    assert request.sizes.tolist() == [10, 11, 14]  # as they told last; see SIZES
     sizes = {client: samples for client, samples in SIZES.items() if client != 1}
     absent = ask(CONFIG, scheme("arrivals"), {}, 2, Before(PAIRS), evidence, sizes, rng()).request
     assert absent is not None
@@ -93,11 +93,12 @@ def test_clients_that_are_away_are_asked_about_where_their_groups_go_on() -> Non
 
 
 def test_a_request_has_the_expected_times_of_its_clients_if_there_are_any() -> None:
-    evidence = Evidence((0, 2, 9))  # client 9 has left since it gave evidence
-    question = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng(), {0: 1.5, 1: 7.0, 2: 30.0})
+    evidence = Evidence((0, 2, 9))
+    seconds = {0: 1.5, 1: 7.0, 2: 30.0, 9: 4.0}
+    question = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng(), seconds)
     assert question.request is not None
     assert question.request.seconds is not None
-    assert question.request.seconds.tolist() == [1.5, 30.0, 0.0]
+    assert question.request.seconds.tolist() == [1.5, 30.0, 4.0]
     without = ask(CONFIG, SCHEMES["fedgsp"], {}, 3, Before(), evidence, SIZES, rng())
     assert without.request is not None
     assert without.request.seconds is None

@@ -86,10 +86,12 @@ class Distances(Profile[DistanceOptions]):
             self._record()
         newcomers = new if round_number > 1 else ()
         left_out = self.context.membership.left_out  # they do not come back
-        away = {one: size for one, size in self._sizes.items() if one not in hosted and one not in left_out}
-        everybody = tuple(sorted({*clients, *away}))
+        others = {one: size for one, size in self._sizes.items() if one not in hosted and one not in left_out}
+        everybody = tuple(sorted({*clients, *others}))
         distances, errors = self._matrices(everybody)
         pairwise = {"distances": distances, "distance_errors": errors}
+        now = self.context.membership.clients  # measuring takes minutes, in which clients may have come back
+        away = {one: size for one, size in others.items() if one not in now}
         return Evidence(everybody, pairwise=pairwise, newcomers=newcomers, away=away)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:

@@ -58,7 +58,11 @@ class Histograms(Profile[NoOptions]):
             for done in outcome.done:
                 self._samples[done.client] = now[done.client]
                 self._take(round_number, done)
-        known = tuple(client for client in self.context.membership.clients if client in self._known)
+        known = tuple(  # a client that has come back with other data meanwhile is asked again in the next round
+            client
+            for client, member in self.context.membership.clients.items()
+            if client in self._known and self._samples.get(client, member.train_samples) == member.train_samples
+        )
         return Evidence(known, np.array([self._known[client] for client in known], np.int64) if known else None)
 
     def restore(self, saved: Mapping[str, Any]) -> None:

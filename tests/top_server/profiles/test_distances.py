@@ -25,6 +25,7 @@ from fedgsp.weights import Weights
 from tests.support.measured import found, lacking, matrix, measuring, same, truth
 from tests.support.surveyed import Surveys
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.managers.pool import Manager
 from top_server.profiles import PROFILES
 from top_server.profiles.options import DistanceOptions
 
@@ -279,6 +280,33 @@ async def test_a_client_that_comes_back_is_known(tmp_path: Path, monkeypatch: py
         evidence = await profile.gather(3)
         assert np.array_equal(evidence.matrices["distances"], matrix((0, 1, 7)))
         assert len(surveys.asked) == 1
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_clients_that_come_back_or_leave_while_others_are_measured_are_known(
+    stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the evidence is who was measured, and as away who is away at its end."""
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        membership = surveys.stage.context.membership
+        node = await surveys.join("flaky", c7=40)
+        await profile.gather(1)
+        await membership.leave(node, "it broke")
+        measured = surveys.stage.context.managers.ensure
+
+        async def meanwhile(count: int) -> list[Manager]:
+            if stays:
+                await surveys.join("flaky", c7=40)
+            else:
+                await membership.leave(late, "it broke")
+            return await measured(count)
+
+        late = await surveys.join("late", c8=60)
+        monkeypatch.setattr(surveys.stage.context.managers, "ensure", meanwhile)
+        evidence = await profile.gather(2)
+        assert evidence.clients == (0, 1, 7, 8)
+        assert evidence.away == ({} if stays else {7: 40})
+        assert evidence.newcomers == (8,)
 
 
 # --- results that cannot be used

@@ -9,6 +9,7 @@ import pytest
 from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
 from tests.support.recorder import Recorder
 from tests.support.surveyed import surveyed
+from top_server.managers.pool import Manager
 
 
 async def test_a_client_that_comes_back_with_other_data_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +28,31 @@ async def test_a_client_that_comes_back_with_other_data_is_asked_again(monkeypat
         assert [task.clients for task in surveys.of("describe")] == [(0, 1, 7), (7,)]
         assert evidence.histograms is not None
         assert evidence.histograms[:, 0].tolist() == [30, 30, 20]
+
+
+async def test_a_client_that_comes_back_with_other_data_while_others_are_asked_is_asked_in_the_next_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with surveyed(monkeypatch, 1) as surveys:
+        surveys.answers["describe"] = lambda task: surveys.outcome(
+            task, done=tuple(MemberDone(client, 0, Described((30, *[0] * 9))) for client in task.clients)
+        )
+        profile, managers = surveys.stage.profile("histograms"), surveys.stage.context.managers
+        node = await surveys.join("n7", c7=30)
+        await profile.gather(1)
+        await surveys.stage.context.membership.leave(node, "its stream was lost")
+        ensure = managers.ensure
+
+        async def meanwhile(count: int) -> list[Manager]:
+            await surveys.join("n7", c7=24)
+            monkeypatch.setattr(managers, "ensure", ensure)
+            return await ensure(count)
+
+        monkeypatch.setattr(managers, "ensure", meanwhile)
+        await surveys.join("n8", c8=5)
+        assert (await profile.gather(2)).clients == (0, 8)
+        assert (await profile.gather(3)).clients == (0, 7, 8)
+        assert [task.clients for task in surveys.of("describe")] == [(0, 7), (8,), (7,)]
 
 
 async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
