@@ -101,7 +101,7 @@ class Scoring:
 
 
 class Answer(Protocol):
-    """What a client has counted of a model: labels that were judged, right ones among them, and samples."""
+    """What a client has counted of a model: labels that were judged, right ones among them, samples and losses."""
 
     @property
     def correct(self) -> int: ...  # noqa: D102 (as in `fedgsp.messages.Evaluated`)
@@ -109,6 +109,8 @@ class Answer(Protocol):
     def judged(self) -> int: ...  # noqa: D102
     @property
     def samples(self) -> int: ...  # noqa: D102
+    @property
+    def loss_sum(self) -> float: ...  # noqa: D102
 
 
 def accuracy_of(answers: Iterable[Answer]) -> float | None:
@@ -121,6 +123,16 @@ def accuracy_of(answers: Iterable[Answer]) -> float | None:
         return None
     right = (one.correct if one.judged == one.samples else one.samples * one.correct / one.judged for one in judged)
     return sum(right) / sum(one.samples for one in judged)
+
+
+def loss_of(answers: Iterable[Answer]) -> float | None:
+    """The mean loss over all samples; None without samples.
+
+    Clients whose loss is NaN or infinite are left out, with their samples.
+    """
+    counted = [one for one in answers if math.isfinite(one.loss_sum)]
+    samples = sum(one.samples for one in counted)
+    return sum(one.loss_sum for one in counted) / samples if samples else None
 
 
 def taken_by(metric: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Evaluated, HostedClient
-from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, accuracy_of, metric_of, rated
+from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, accuracy_of, loss_of, metric_of, rated
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
@@ -68,12 +68,9 @@ class Evaluation:
 
         Clients whose loss is NaN or infinite are left out of the mean (`left_out`).
         """
-        counted = [one for one in self.of.values() if math.isfinite(one.loss_sum)]
-        samples = sum(one.samples for one in counted)
-        return {
-            "accuracy": None if self.partial else accuracy_of(self.of.values()),
-            "loss": None if self.partial or not samples else sum(one.loss_sum for one in counted) / samples,
-        }
+        if self.partial:
+            return {"accuracy": None, "loss": None}
+        return {"accuracy": accuracy_of(self.of.values()), "loss": loss_of(self.of.values())}
 
     @property
     def per_client(self) -> dict[int, float]:

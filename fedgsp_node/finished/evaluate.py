@@ -9,7 +9,7 @@ import torch
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import Additions, Evaluated
-from fedgsp.scoring import Figure, Scoring, accuracy_of
+from fedgsp.scoring import LOSS, Figure, Scoring, accuracy_of, loss_of
 from fedgsp.task import Task
 from fedgsp.weights import Weights
 from fedgsp.words import counted
@@ -32,6 +32,7 @@ class Score:
     #: The part of the data: "test" or "validation".
     part: str
     samples: int
+    #: None if it is no finite number; over several clients, of those that have one.
     loss: float | None
     #: None if the task has no accuracy.
     accuracy: float | None
@@ -128,15 +129,16 @@ def _score(scoring: Scoring, part: str, answers: list[Evaluated], model: str = "
         made_in,
         part,
         samples,
-        sum(one.loss_sum for one in answers) / samples if samples else None,
+        loss_of(answers),
         accuracy_of(answers),
         {name: scoring.combined(name, several) for name, several in figures.items()},
     )
 
 
 def _left_out(answer: Evaluated) -> list[str]:
-    """The metrics of an answer that are no finite numbers."""
-    return [
+    """The figures of an answer that are no finite numbers."""
+    loss = [] if math.isfinite(answer.loss_sum) else [LOSS]
+    return loss + [
         name
         for name, value in answer.metrics.items()
         if not Figure(value, answer.denominators.get(name, 1.0), answer.samples).is_finite
