@@ -34,6 +34,7 @@ def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str)
         ("flsc", "grouping", "single", "merge soft-clusters needs grouping singletons"),
         ("ifca", "grouping", "random", "merge clusters needs grouping ifca"),
         ("fesem", "aggregation", "median", "merge centres needs aggregation mean"),
+        ("fesem", "weighing", "samples", "merge centres needs weighing uniform"),
         # members of a chain are not weighed
         ("fedfa", "program", "relay", "weighing fedfa needs program parallel"),
         ("maxfl", "program", "relay", "weighing maxfl needs program parallel"),

@@ -69,7 +69,8 @@ _BUILT_IN = {
     "centres": Part(
         help="a model for each cluster: the mean of what its members trained last",
         code=Centres,
-        needs={"grouping": ("fesem",), "aggregation": ("mean",)},
+        # Centres are plain means of members' models: with other weights, a cluster's model would be none.
+        needs={"grouping": ("fesem",), "aggregation": ("mean",), "weighing": ("uniform",)},
     ),
     # It takes means of members' models, and not of groups' models.
     "soft-clusters": Part(
