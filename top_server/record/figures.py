@@ -41,13 +41,14 @@ def row_of(
     `evaluated` and `validated` are the evaluations on test and on validation data. `shared` says whether all clients
     have the same model; `histograms` are the class histograms that clients told.
     """
-    costs = _costs(context, teams)
+    costs, groups = _costs(context, teams), len(teams.plan.groups)
+    chained, of_drawn = PROGRAMS[context.scheme.program].chained, context.scheme.sampling == "clients"
     moved = sum((outcome.moved for outcome in outcomes), Moved())
     # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
     each = context.scheme.sampling == "none" or not shared
     return RoundFinished(
         round=number,
-        groups=len(teams.plan.groups),
+        groups=groups,
         sampled_groups=len(teams.sampled),
         clients_trained=sum(len(outcome.took_part) for outcome in outcomes),
         clients_skipped=sum(len(outcome.left_out) for outcome in outcomes),
@@ -56,7 +57,7 @@ def row_of(
         bytes_relayed=moved.relayed,
         bytes_travelled=moved.travelled,
         cpd_median=_cpd(histograms, teams.plan),
-        t_comp_s=costs.t_comp_s(len(teams.plan.groups) if PROGRAMS[context.scheme.program].chained else costs.clients),
+        t_comp_s=costs.t_comp_s(groups, of_drawn) if chained else costs.t_comp_s(costs.clients),
         t_comm_s=costs.t_comm_s(),
         d_comm_bytes=costs.d_comm_bytes(),
         partition=teams.plan.groups if each else ABSENT,
@@ -94,10 +95,9 @@ def _gains(context: RunContext, evaluated: Evaluation) -> dict[str, float | None
 
 
 def _cpd(histograms: Mapping[int, tuple[int, ...]], plan: Plan) -> float | None:
-    if not histograms or len(plan.groups) < 2:
-        return None
     known = [[histograms[client] for client in group if client in histograms] for group in plan.groups]
-    return cpd_median(np.stack([np.array(rows, np.int64).sum(axis=0) for rows in known if rows]))
+    counts = [np.array(rows, np.int64).sum(axis=0) for rows in known if rows]
+    return cpd_median(np.stack(counts)) if len(counts) > 1 else None
 
 
 def _costs(context: RunContext, teams: Teams) -> CostModel:
@@ -140,11 +140,16 @@ class CostModel:
     download_rate: float = 567e6
     upload_rate: float = 567e6
 
-    def t_comp_s(self, groups: int) -> float:
-        """Seconds of computing in a round of f(r) = `groups`: the chain of one group, then the aggregation."""
-        samples = self.samples_per_client * self.local_epochs * self.clients / max(1, min(self.clients, groups))
+    def t_comp_s(self, groups: int, of_drawn: bool = False) -> float:
+        """Seconds of computing in a round of f(r) = `groups`: the chain of one group, then the aggregation.
+
+        `of_drawn`: clients were drawn, and not groups, so that all groups are of these clients, and train.
+        """
+        share = self.sampling_rate if of_drawn else 1.0
+        clients, trains = share * self.clients, self.sampling_rate / share
+        samples = self.samples_per_client * self.local_epochs * clients / max(1, min(clients, groups))
         # A share of a group, kappa * f(r) < 1, still means one group, and one group needs no aggregation.
-        additions = max(0.0, self.sampling_rate * groups - 1)
+        additions = max(0.0, trains * groups - 1)
         return (self.flop_per_sample * samples + self.flop_per_aggregation * additions) / self.flop_per_second
 
     def t_comm_s(self) -> float:

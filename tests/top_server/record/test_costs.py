@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from top_server.grouping.round_size import group_count
@@ -64,3 +66,14 @@ def test_more_groups_than_clients_do_not_shorten_the_chain() -> None:
 def test_a_round_whose_clients_have_all_gone_costs_nothing() -> None:
     assert CostModel(clients=0).t_comp_s(1) == 0
     assert CostModel(clients=0).t_comm_s() == 0
+
+
+def test_a_relay_of_drawn_clients_is_as_long_as_they_are_many() -> None:
+    """Where groups are drawn, each is as long as the clients over all groups say."""
+    free = CostModel(clients=10, samples_per_client=100, sampling_rate=0.5, flop_per_sample=1e6, flop_per_second=1e9)
+    free = replace(free, flop_per_aggregation=0)
+    assert free.t_comp_s(1, of_drawn=True) == pytest.approx(0.5)
+    assert free.t_comp_s(1) == pytest.approx(1.0)
+    merging = replace(free, flop_per_sample=0, flop_per_aggregation=1e6)
+    assert merging.t_comp_s(3, of_drawn=True) == pytest.approx(0.002)  # all three groups train
+    assert merging.t_comp_s(4) == pytest.approx(0.001)

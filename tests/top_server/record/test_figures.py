@@ -36,6 +36,34 @@ async def test_a_row_has_figures_by_client_if_all_clients_train_or_models_differ
     assert ("partition" in row, "accuracy_per_client" in row) == (each, each)
 
 
+@pytest.mark.parametrize(
+    ("histograms", "expected"),
+    [
+        ({}, None),
+        ({0: (5, 0), 1: (0, 5)}, None),  # nothing is known of the second group
+        ({0: (5, 0), 3: (5, 0)}, 0.0),
+    ],
+)
+async def test_the_distance_of_class_distributions_is_null_unless_two_groups_have_one(
+    histograms: dict[int, tuple[int, ...]], expected: float | None
+) -> None:
+    async with stage("none") as s:
+        row = row_of(s.context, 1, Teams(PLAN, PLAN.groups), [], None, 1.0, False, histograms).fields
+        assert row["cpd_median"] == expected
+
+
+async def test_drawn_clients_that_train_in_turn_cost_the_time_of_these_alone() -> None:
+    plan = Plan(((0, 1),), ())
+    async with stage("mean", sampling_rate=0.5) as s:
+        one_each = dataclasses.replace(s.context, scheme=SCHEMES["fedavg"])
+        in_turn = dataclasses.replace(s.context, scheme=dataclasses.replace(SCHEMES["fedavg"], program="relay"))
+        at_once, chain = (
+            row_of(context, 1, Teams(plan, plan.groups), [], None, 1.0, True, {}).fields["t_comp_s"]
+            for context in (one_each, in_turn)
+        )
+        assert chain == pytest.approx(2 * at_once, rel=1e-3)  # two of the four clients are drawn
+
+
 async def test_a_round_without_an_evaluation_has_no_figures_of_one() -> None:
     async with stage("none") as s:
         context = dataclasses.replace(s.context, alone={0: 0.5})
