@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from fedgsp.parts import NoOptions
-from top_server.grouping.request import GroupingRequest, Ints, Plan
+from top_server.grouping.request import Flags, GroupingRequest, Ints, Plan
 
 
 def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> Plan:
@@ -26,7 +26,7 @@ def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> P
             f"grouping {name} needs what each model costs each client (matrix costs)",
             f"let clients report it (scheme {name}), or use grouping random",
         )
-    known = np.isfinite(costs).any(axis=1)
+    known = can_choose(costs)
     if not known.any():
         raise ConfigError(f"grouping {name}: no client has a finite cost with any model", "train with a lower rate")
     chosen = np.where(known, choices(costs), costs.shape[1])
@@ -35,6 +35,12 @@ def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> P
 
 ifca = partial(cheapest_model, "ifca")
 fesem = partial(cheapest_model, "fesem")
+
+
+def can_choose(costs: NDArray[np.floating]) -> Flags:
+    """Whether each client has a finite cost with any model, shape (N,), from `costs` (N, models)."""
+    known: Flags = np.isfinite(costs).any(axis=1)
+    return known
 
 
 def choices(costs: NDArray[np.floating]) -> Ints:

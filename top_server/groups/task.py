@@ -86,7 +86,7 @@ class GroupTask:
         """
         program = PROGRAMS[self.program]
         if program.needs_start and not self.starts and client not in self.own_starts:
-            return "it came back when its group was planned already, and no model is known that it could start from"
+            return "when its group was planned, no model was known that it could start from"
         if not program.weighs:
             return ""
         if client not in self.weights:

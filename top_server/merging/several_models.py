@@ -12,7 +12,7 @@ from fedgsp.seeds import stream
 from fedgsp.settings.fields import setting
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.grouping.cheapest_model import choices, soft_choices
+from top_server.grouping.cheapest_model import can_choose, choices, soft_choices
 from top_server.merging.base import GroupModel, Merging, Starts
 from top_server.models import INITIAL, Changes, Held, Holdings, Made, client_slot, cluster_slot
 from top_server.remembered import remembered
@@ -92,8 +92,10 @@ class Clusters(Merging):
     _chosen: dict[int, int] = remembered()
 
     def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
-        """Notes the cluster that each client chose."""
-        self._chosen.update(zip(evidence.clients, choices(evidence.matrices["costs"]).tolist(), strict=True))
+        """Notes the cluster that each client chose; a client without a finite cost chose none in this round."""
+        costs = evidence.matrices["costs"]
+        chosen = zip(evidence.clients, choices(costs).tolist(), can_choose(costs), strict=True)
+        self._chosen.update((client, cluster) for client, cluster, chose in chosen if chose)
         return {}
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
@@ -169,13 +171,18 @@ class SoftClusters(Merging):
         return map(cluster_slot, range(evidence.matrices["costs"].shape[1]))
 
     def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
-        """Chooses each client's clusters, those of smallest loss, or at random in round 1; makes the starts."""
+        """Chooses each client's clusters, those of smallest loss, or at random in round 1; makes the starts.
+
+        After round 1 a client without a finite loss has no clusters.
+        """
         losses, count = evidence.matrices["costs"], self.settings.options.soft
-        chosen = soft_choices(losses, count)
+        chosen, chose = soft_choices(losses, count), can_choose(losses)
         if round_number == 1:
             rng = stream(self.settings.seed, "soft-clusters")
             chosen = np.sort([rng.choice(losses.shape[1], count, replace=False) for _ in evidence.clients], axis=1)
-        self._chosen = {c: tuple(row) for c, row in zip(evidence.clients, chosen.tolist(), strict=True)}
+            chose[:] = True
+        rows = zip(evidence.clients, chosen.tolist(), chose, strict=True)
+        self._chosen = {client: tuple(row) for client, row, known in rows if known}
         self._means = {}
         starts: dict[str, Made] = {}
         for clusters in sorted(set(self._chosen.values())):
@@ -187,8 +194,10 @@ class SoftClusters(Merging):
         return starts
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
-        """The plain mean of the client's clusters."""
+        """The plain mean of the client's clusters; nothing for a client without clusters, which does not train."""
         (client,) = group
+        if client not in self._chosen:
+            return ()
         return ((holdings.slots[_start_slot(self._chosen[client])], 1.0),)
 
     def fold(self, round_number: int, group: GroupModel) -> Changes:

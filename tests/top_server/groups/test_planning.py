@@ -162,6 +162,4 @@ async def test_a_client_without_a_start_costs_no_other_client_the_round() -> Non
     async with run_of("independent") as (s, _):
         (task,) = tasks_of(s, Evidence((0, 1)), (0,), (1,), (7,))
         await joins(s, 7)
-        assert reasons(s, task) == {
-            7: "it came back when its group was planned already, and no model is known that it could start from"
-        }
+        assert reasons(s, task) == {7: "when its group was planned, no model was known that it could start from"}

@@ -48,6 +48,17 @@ async def test_a_client_that_did_not_answer_keeps_the_cluster_it_chose_last() ->
         assert [await s.value(s.of(client)) for client in range(2)] == [3.0, 3.0]
 
 
+async def test_a_client_without_a_finite_loss_chooses_no_cluster() -> None:
+    nan, inf = float("nan"), float("inf")
+    async with stage("clusters") as s:
+        with_clusters(s, 0.5, 3.0)
+        await s.begin(1, losses((nan, inf), (2, 1), (nan, 1)))
+        assert s.untrained(0) == "it chose no cluster"
+        assert [await s.value(s.of(client)) for client in (1, 2)] == [3.0, 3.0]
+        await s.begin(2, losses((1, 2), (nan, nan), (1, 2)))
+        assert [await s.value(s.of(client)) for client in range(3)] == [0.5, 3.0, 0.5]  # client 1 as before
+
+
 async def test_a_model_is_trained_once_somebody_trained_the_cluster_that_its_client_chose() -> None:
     async with stage("clusters") as s:
         for cluster in range(2):

@@ -12,7 +12,10 @@ from fedgsp.seeds import stream
 from tests.support.scripted import model
 from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
+from top_server.grouping import Plan
+from top_server.groups.planning import round_tasks
 from top_server.models import cluster_slot
+from top_server.teams import Teams
 
 #: Clients 0 and 1 choose clusters 0 and 1, clients 2 and 3 clusters 1 and 2.
 LOSSES = np.array([(1.0, 2.0, 3.0), (2.0, 1.0, 3.0), (3.0, 1.0, 2.0), (3.0, 2.0, 1.0)])
@@ -59,6 +62,20 @@ async def test_in_the_first_round_clusters_are_drawn_at_random_and_distinct() ->
         means = [sum((1.0, 2.0, 4.0)[cluster] for cluster in clusters) / 2 for clusters in drawn]
         assert [await start_of(s, client) for client in range(4)] == means
         assert means != [1.5, 1.5, 3.0, 3.0]
+
+
+async def test_a_client_without_a_finite_loss_has_no_clusters_and_does_not_train() -> None:
+    async with stage("soft-clusters", options={"soft": "2"}, scheme="flsc") as s:
+        with_clusters(s, 1.0, 2.0, 4.0)
+        costs = LOSSES.copy()
+        costs[1] = float("nan")
+        evidence = Evidence((0, 1, 2, 3), figures={"costs": costs})
+        await s.begin(2, evidence)
+        assert s.start((1,)) == ()
+        teams = Teams(Plan(((0,), (1,), (2,), (3,)), ()), ((0,), (1,), (2,), (3,)))
+        (task,) = round_tasks(s.context.scheme, s.merging, s.context.holdings({}), teams, evidence)
+        assert sorted(task.own_starts) == [0, 2, 3]
+        assert task.lacks(1, 11) == "when its group was planned, no model was known that it could start from"
 
 
 async def test_a_cluster_that_nobody_chose_keeps_its_model() -> None:
