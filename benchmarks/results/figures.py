@@ -113,8 +113,11 @@ def summed(*names: str) -> Code:
     """The sum up to `round`, or up to the first evaluated round with the accuracy `level`; None if there is none."""
 
     def code(summary: Summary, round: int | None = None, level: float | None = None) -> float | None:
-        if level is not None and (round := rounds_to(summary, level)) is None:
-            return None
+        if level is not None:
+            reached = rounds_to(summary, level)
+            if reached is None:
+                return None
+            round = int(reached)
         return up_to(summary, *names, round=round)
 
     return code
