@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -36,6 +35,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.names import is_run
 from fedgsp.proofs import UnprovenError, prove
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
@@ -71,7 +71,6 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
 #: What the id of a run must look like: it is part of the names of files in --state-dir.
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed. An expired
 #: certificate may be replaced.
@@ -314,7 +313,7 @@ class _Node:
                     raise PeerError("the top server asked for something before it admitted this node")
                 match said_now:
                     case Welcome(run_id) as welcome:
-                        if not _RUN_ID.fullmatch(run_id):
+                        if not is_run(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")

@@ -1,6 +1,5 @@
 """Reads the directory of a run: its settings, what it recorded, and the files of its models."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import check_regular, parse_json, read_file
+from fedgsp.names import is_run
 from fedgsp.seeds import derive
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
@@ -19,7 +19,6 @@ from fedgsp.trainings import TRAININGS, Training
 
 FINAL = "final"
 #: What the id of a run looks like: it is part of the names of files in --state-dir.
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
 _RESTORE = "restore it from a copy of the run directory"
 
 
@@ -107,7 +106,7 @@ def read(path: Path) -> RunRecord:
         started = next((line for line in lines if line["event"] == "run_started"), None)
         if started is None:
             raise ConfigError(f"the run in {path} never began", "give the directory of another run")
-        if not _RUN_ID.fullmatch(started["run"]):
+        if not is_run(started["run"]):
             raise ValueError("the id of the run is none")
         recorded = started.get("constants")
         constants = None if recorded is None else {name: bytes.fromhex(one) for name, one in recorded.items()}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
 from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
+from fedgsp.names import is_run
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
 from fedgsp.settings.files import dump
@@ -30,9 +30,6 @@ from top_server.record.history import read_lines
 from top_server.recorded import BEGINS, ENDS, is_finished
 from top_server.resume import state
 from top_server.turns import Turns
-
-#: What the id of a run looks like.
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -201,7 +198,7 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
             f"{asked}: history.jsonl lacks rounds of the {done} that are done",
             "restore it, or start the run again",
         )
-    if not _RUN_ID.fullmatch(begun[0]["run"]):
+    if not is_run(begun[0]["run"]):
         raise ValueError("the id of the run is none")
     check_address("listening", listening[-1]["address"])
     return Resumed(

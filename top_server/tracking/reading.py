@@ -9,6 +9,7 @@ from typing import Any
 import fedgsp
 from fedgsp.errors import DataError, reason_of
 from fedgsp.files import parse_json
+from fedgsp.names import is_run
 from fedgsp.options import shortened
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
@@ -127,8 +128,11 @@ def _about(directory: RunDirectory, first: Mapping[str, Any], last: Mapping[str,
         began = time_of(first)
     except (KeyError, ValueError) as error:
         raise DataError(f"{directory.events} has an event without a time: {error}", "restore the file") from None
+    run = str(last.get("run", ""))
+    if not is_run(run):
+        raise DataError(f"{directory.events} names no possible id of a run", "restore the file")
     tags = {name: _text(value) for name, value in told.items() if value is not None}
-    return About(str(last.get("run", "")), directory.path.absolute(), began, parameters, tags)
+    return About(run, directory.path.absolute(), began, parameters, tags)
 
 
 def _text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from fedgsp.errors import ConfigError
 from top_server.tracking import TensorBoardOptions
 from top_server.tracking.base import About, Outcome, Points, Tracking
 
@@ -32,12 +34,16 @@ class TensorBoard(Tracking):
     def begin(self, about: About) -> int:
         """Begins a file, which will have all rounds; writes the settings into it."""
         folder = self._folder(about)
+        # A run directory may come from somebody else, and a link in it would lead to files of this user.
+        if self._to is None and folder.is_symlink():
+            raise ConfigError(f"{folder} is a link", "remove it, or write elsewhere with the option to=FOLDER")
         folder.mkdir(parents=True, exist_ok=True)
         for old in _files(folder):
             if _is_of(old, about.run):
                 old.unlink()
         began = about.began.timestamp()
         self._path = folder / f"events.out.tfevents.{int(began):010d}.{about.run}{_ENDING}"
+        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         start = SessionStartInfo(group_name=about.directory.name, start_time_secs=began)
         for name, text in about.parameters.items():
             start.hparams[name].string_value = text
@@ -88,7 +94,7 @@ class TensorBoard(Tracking):
         buffer = io.BytesIO()
         for event in events:
             RecordWriter(buffer).write(event.SerializeToString())
-        with self._path.open("ab", buffering=0) as file:
+        with open(self._path, "ab", buffering=0, opener=_no_link) as file:
             size = file.tell()
             rest = buffer.getvalue()
             try:
@@ -98,6 +104,10 @@ class TensorBoard(Tracking):
                 with contextlib.suppress(OSError):
                     file.truncate(size)
                 raise
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, (flags | os.O_NOFOLLOW) & ~os.O_CREAT)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import fedgsp
 from fedgsp.errors import DataError
-from tests.top_server.tracking.records import BEGUN, finished, more, record
+from tests.top_server.tracking.records import BEGUN, TIME, finished, more, record
 from top_server.record.directory import RunDirectory
 from top_server.tracking.reading import Reader
 
@@ -60,6 +61,14 @@ def test_a_run_is_described_by_what_it_trains_and_not_by_where(tmp_path: Path) -
     }
     assert about.parameters["task_option.sites"] == "4"
     assert not {"track", "listen", "local_nodes", "run_dir", "metrics"} & about.parameters.keys()
+
+
+@pytest.mark.parametrize("run", ["", "x/../link", "..", "a\nb", "x" * 65, "'"])
+def test_an_id_that_would_be_a_path_or_a_filter_is_refused(run: str, tmp_path: Path) -> None:
+    directory = record(tmp_path)
+    directory.events.write_text(json.dumps({"time": TIME, **BEGUN, "run": run}) + "\n")
+    with pytest.raises(DataError, match=r"names no possible id of a run; restore the file"):
+        Reader(directory)
 
 
 def test_a_record_without_a_run_is_refused_with_what_is_wrong(tmp_path: Path) -> None:

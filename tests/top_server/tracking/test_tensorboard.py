@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.plugins.hparams.metadata import parse_session_end_info_plugin_data
 
+from fedgsp.errors import ConfigError
 from tests.contracts.tracking import BEGAN, about_run, points_of
 from top_server.tracking import TensorBoardOptions
 from top_server.tracking.base import About, Outcome
@@ -93,6 +94,41 @@ def test_runs_whose_directories_have_the_same_name_keep_their_records(about: Abo
     assert sorted(path.name for path in board.iterdir()) == ["a run", "a run-other"]
     assert steps(written(board / "a run")) == [(1, 0.1), (2, 0.2), (3, 0.3)]
     assert steps(written(board / "a run-other")) == [(1, 0.1), (2, 0.2)]
+
+
+def test_a_folder_that_is_a_link_is_refused(about: About, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    about.directory.mkdir(parents=True, exist_ok=True)
+    (about.directory / "tensorboard").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=r"tensorboard is a link; remove it"):
+        play(about, 1)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_file_that_is_a_link_is_replaced_and_not_followed(about: About, tmp_path: Path) -> None:
+    folder, keys = about.directory / "tensorboard", tmp_path / "authorized_keys"
+    keys.write_text("mine\n")
+    play(about, 1)
+    (file,) = folder.iterdir()
+    file.unlink()
+    file.symlink_to(keys)
+    play(about, 1)
+    assert steps(written(folder)) == [(1, 0.1)]
+    assert not file.is_symlink()
+    assert keys.read_text() == "mine\n"
+
+
+def test_a_file_that_becomes_a_link_is_not_written(about: About, tmp_path: Path) -> None:
+    board, keys = TensorBoard(TensorBoardOptions()), tmp_path / "authorized_keys"
+    keys.write_text("mine\n")
+    board.begin(about)
+    (file,) = (about.directory / "tensorboard").iterdir()
+    file.unlink()
+    file.symlink_to(keys)
+    with pytest.raises(OSError, match=r"symbolic links"):
+        board.add(points_of(1))
+    assert keys.read_text() == "mine\n"
 
 
 def test_a_full_disk_leaves_no_half_of_a_round(about: About) -> None:
