@@ -16,7 +16,6 @@ TASK_RULE = "a name, or module:attribute, of at most 200 letters, digits, dots, 
 
 _OPTION = re.compile(r"[\w.-]{1,100}")
 _TASK = re.compile(r"[\w.:-]{1,200}")
-_RUN = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
 
 
 def is_option(text: str) -> bool:
@@ -27,11 +26,6 @@ def is_option(text: str) -> bool:
 def is_task(text: str) -> bool:
     """Whether a text can be the name of a task; modules of Python may have letters of all scripts."""
     return _TASK.fullmatch(text) is not None
-
-
-def is_run(text: str) -> bool:
-    """Whether a text can be the id of a run. Files have names with it."""
-    return _RUN.fullmatch(text) is not None
 
 
 def is_client_name(text: str) -> bool:

@@ -33,6 +33,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_calls import upload
 from fedgsp.proofs import UnprovenError, prove
+from fedgsp.run_ids import ALONE
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2
@@ -235,7 +236,7 @@ class Attachment:
         elif isinstance(order.work, Cancel):
             if key in self._running:
                 self._running[key].cancel()
-        elif key.run.partition(".")[0] != self._attached.run_id:  # the id of a local run begins with the id of its run
+        elif key.run not in (self._attached.run_id, self._attached.run_id + ALONE):
             wrong = f"an order of run {key.run!r}, not of {self._attached.run_id!r}"
             self._send(self._failed(key, order, Failure(FailureCode.BAD_ORDER, wrong)))
         elif key in self._reported:  # an order that comes twice is answered twice and carried out once

@@ -79,7 +79,7 @@ class Receipts:
             raise RunError(f"receipts.jsonl has {MOST_LINES:,} lines", "move it away, and restart the node")
         when = stamp(datetime.fromtimestamp(self._now(), UTC))
         told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
-        self._log.append(_short({**told, "client": order.client, "asked": _asked(order.work), **answer}))
+        self._log.append(_short(_shown({**told, "client": order.client, "asked": _asked(order.work), **answer})))
 
 
 def _short(fields: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dic
     if start is not None:
         asked["start"] = start.model_id
     if settings is not None:
-        asked["settings"] = {name: _shown(value) for name, value in dataclasses.asdict(settings).items()}
+        asked["settings"] = dataclasses.asdict(settings)
     if reveal is not None:
         asked["reveal"] = reveal.view
     if outgoing := getattr(work, "outgoing", ()):
@@ -108,7 +108,11 @@ def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dic
 
 
 def _shown(value: Any) -> Any:
-    """JSON has neither NaN nor infinity, and a malicious manager may order them."""
+    """JSON has neither NaN nor infinity, and a malicious manager may order them, also deep in the settings."""
+    if isinstance(value, dict):
+        return {name: _shown(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -35,10 +35,10 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.names import is_run
 from fedgsp.proofs import UnprovenError, prove
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
+from fedgsp.run_ids import is_run
 from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import check_regular, parse_json, read_file
-from fedgsp.names import is_run
+from fedgsp.run_ids import is_run
 from fedgsp.seeds import derive
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig

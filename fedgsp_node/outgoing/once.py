@@ -24,6 +24,7 @@ from typing import Any
 
 from fedgsp.errors import DataError, UserError, not_written
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
+from fedgsp.run_ids import is_local
 from fedgsp.weights import Weights
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.steps import Published
@@ -82,7 +83,7 @@ class Once:
         """
         self._directory()
         with failing(FailureCode.UNSPECIFIED, UserError, ValueError, KeyError, TypeError):
-            label = self._personal.label(client, _purpose(work))
+            label = self._personal.label(client, _purpose(key, work))
             if label is None:
                 return None
             record = json.loads(label)
@@ -92,7 +93,7 @@ class Once:
                 raise _refused(client, key, f"it has trained in round {record['round']} since then")
             if record["order"] != _identity(work):
                 raise _refused(client, key, "the first order had other settings")
-            return self._load(client, work, record)
+            return self._load(client, key, work, record)
 
     def publish(self, client: int, key: OrderKey, work: Train, make: Callable[[], Published]) -> Published:
         """The result of this training: the one that was published before, or else that of `make`, which is kept.
@@ -114,11 +115,11 @@ class Once:
             "figures": {name: getattr(made.report, name) for name in FIGURES},
         }
         with failing(FailureCode.UNSPECIFIED, UserError):
-            self._personal.save(client, _purpose(work), arrays, json.dumps(record))
+            self._personal.save(client, _purpose(key, work), arrays, json.dumps(record))
         return made
 
-    def _load(self, client: int, work: Train, record: Mapping[str, Any]) -> Published:
-        found = self._personal.load(client, _purpose(work))
+    def _load(self, client: int, key: OrderKey, work: Train, record: Mapping[str, Any]) -> Published:
+        found = self._personal.load(client, _purpose(key, work))
         if found is None:
             raise DataError(f"the published result of client {client} is gone", "restore the state directory")
         arrays = {name.removeprefix(_MODEL): array for name, array in found[1].items() if name != _UPDATE}
@@ -132,8 +133,10 @@ class Once:
         return Published(model, update, Trained(None, **{name: record["figures"][name] for name in FIGURES}))
 
 
-def _purpose(work: Train) -> str:
-    return PUBLISHED + ("-trial" if work.trial else "-aside" if work.aside else "")
+def _purpose(key: OrderKey, work: Train) -> str:
+    """A record of its own for each kind of training, and for a local run: neither makes another one forgotten."""
+    kind = "-trial" if work.trial else "-aside" if work.aside else ""
+    return PUBLISHED + kind + ("-alone" if is_local(key.run) else "")
 
 
 def _identity(work: Train) -> str:

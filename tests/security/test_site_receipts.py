@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import errno
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from fedgsp.messages import (
     Cancel,
     Describe,
     Described,
+    Done,
     Evaluate,
     Failed,
     Failure,
     FailureCode,
     NodeReport,
+    OptimizerSettings,
     Order,
     OrderKey,
     Start,
@@ -62,6 +65,44 @@ def test_no_order_makes_a_line_that_is_longer_than_a_page(what: str, tmp_path: P
     for line in (tmp_path / "receipts.jsonl").read_bytes().splitlines():
         assert len(line) < 4_000
         assert "time" in json.loads(line)["beginning"]  # the line says that there was an order, and which one
+
+
+def not_finite(value: float) -> tuple[TrainingSettings, ...]:
+    """Settings with the value in each place that takes a number which need not be whole."""
+    return (
+        dataclasses.replace(SETTINGS, learning_rate=value),
+        dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("sgd", clip_norm=value)),
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+async def test_an_order_with_a_number_that_is_none_has_a_line_and_an_answer(value: float, tmp_path: Path) -> None:
+    asked = not_finite(value)
+    with receipt_log(tmp_path) as log:
+        life = Attachment(None, ATTACHED, Worker(), receipts=Receipts(None, log))  # type: ignore[arg-type]
+        for position, settings in enumerate(asked):
+            key = dataclasses.replace(KEY, position=position)
+            life._take(Order(key, 0, Evaluate(Start("start", ()), settings=settings)))
+            assert (await ended(life)).key == key
+    lines = [json.loads(line) for line in (tmp_path / "receipts.jsonl").read_text().splitlines()]
+    assert [str(value) in json.dumps(line["asked"]) for line in lines] == [True] * len(asked)
+
+
+@pytest.mark.parametrize("run", ["run.0", "run.", "run.alone.alone", "run.alone2", "runs", "run.ALONE", ""])
+async def test_no_other_run_begins_with_the_id_of_the_run(run: str) -> None:
+    """Under a new id, a client would draw its noise again, and be asked as often as in a new round."""
+    life = Attachment(None, ATTACHED, Worker())  # type: ignore[arg-type]
+    life._take(Order(dataclasses.replace(KEY, run=run), 0, Describe()))
+    failed = (await ended(life)).failure
+    assert failed == Failure(FailureCode.BAD_ORDER, f"an order of run {run!r}, not of 'run'")
+
+
+async def test_orders_of_the_local_run_are_those_of_the_run() -> None:
+    life = Attachment(None, ATTACHED, Worker())  # type: ignore[arg-type]
+    life._take(Order(dataclasses.replace(KEY, run="run.alone"), 0, Describe()))
+    report = await life._reports.get()
+    assert report is not None
+    assert isinstance(wire.decode(NodeReport, report).kind, Done)
 
 
 class Worker:

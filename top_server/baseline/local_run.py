@@ -15,6 +15,7 @@ import numpy as np
 from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.files import parse_json, read_file
 from fedgsp.messages import HostedClient
+from fedgsp.run_ids import is_local
 from fedgsp.settings.checks import flag
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
@@ -60,8 +61,6 @@ SAME = (
 #: Settings that would replace choices of scheme `independent`; the local run has the choices of the scheme.
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
 
-#: Appended to the id of the run for which a local run is made.
-MARK = ".alone"
 _ANOTHER = "give another directory: a local run is made where there is none"
 
 
@@ -121,7 +120,7 @@ def _cut_off(directory: RunDirectory) -> bool:
     """
     try:
         events = read_lines(directory.events)
-        made_here = bool(events) and str(events[0].get("run", "")).endswith(MARK)
+        made_here = bool(events) and is_local(str(events[0].get("run", "")))
         if not made_here or any(event.get("event") == "run_finished" for event in events):
             return False
         with directory.events.open("rb") as file:

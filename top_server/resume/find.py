@@ -13,8 +13,8 @@ from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
 from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
-from fedgsp.names import is_run
 from fedgsp.programs import PROGRAMS
+from fedgsp.run_ids import is_run
 from fedgsp.settings.checks import flag
 from fedgsp.settings.files import dump
 from fedgsp.settings.recorded import load_recorded

@@ -9,8 +9,8 @@ from typing import Any
 import fedgsp
 from fedgsp.errors import DataError, reason_of
 from fedgsp.files import parse_json
-from fedgsp.names import is_run
 from fedgsp.options import shortened
+from fedgsp.run_ids import is_run
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.placing import PROCESSES

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.messages import FailureCode, OptimizerSettings, OutgoingStep, Reveal, Start, Train, Trained
+from fedgsp.messages import (
+    FailureCode,
+    OptimizerSettings,
+    Order,
+    OrderKey,
+    OutgoingStep,
+    Reveal,
+    Start,
+    Train,
+    Trained,
+)
 from fedgsp.optimizers import KEPT
 from fedgsp.weights import Weights
 from fedgsp_node.outgoing.once import FIGURES
@@ -73,6 +83,21 @@ async def test_every_round_and_every_client_has_a_draw(tmp_path: Path, draws: Pa
         found = [(await published(n, noisy(f"{c} {r}"), c, r))[0] for c in (0, 1) for r in (1, 2)]
         assert len({weights.digest for weights in found}) == 4
         assert drawn(draws) == ["1 0", "2 0", "1 1", "2 1"]
+
+
+async def test_a_local_run_brings_no_second_draw(tmp_path: Path, draws: Path) -> None:
+    """The noise is that of the run, and neither result makes the other one forgotten."""
+
+    async def of(n: Node, run: str, produces: str) -> bytes:
+        order = Order(OrderKey(ROUND, "train", 0, 0, 0, run), 0, noisy(produces))
+        await n.worker.carry_out(order, n._upload)
+        return (await n.store.get(produces)).digest
+
+    async with node(state_dir=tmp_path / "state") as n:
+        runs = ["run", "run.alone", "run", "run.alone"]
+        found = {await of(n, run, str(place)) for place, run in enumerate(runs)}
+        assert len(found) == 1
+        assert drawn(draws) == [f"{ROUND} 0"] * 2
 
 
 async def test_a_restarted_node_hands_out_what_it_published_with_what_was_revealed(
