@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedgsp import shares
 from fedgsp.errors import ConfigError
 from fedgsp.parts import Part, Parts
 from fedgsp.relayed_state import STEP, StateEntries
@@ -34,6 +35,8 @@ class Optimizer(Part):
     #: The entries of its state, by its options; None if there are others than `StateEntries` can say. Then the state
     #: cannot travel with the model.
     state: Callable[[Any], StateEntries | None] = lambda _: None
+    #: How much of a step is left after the next one, by its options (`fedgsp.shares`). Policies of nodes ask.
+    left: Callable[[Any, shares.Taken], float] = shares.plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +191,21 @@ OPTIMIZERS: Parts[Optimizer] = Parts(
             help="Adam",
             code=f"{_HERE}:adam",
             options=AdamOptions,
+            left=shares.adam,
             state=_of_adam,
         ),
         "adamw": Optimizer(
-            help="Adam with decoupled weight decay", code=f"{_HERE}:adamw", options=AdamWOptions, state=_of_adam
+            help="Adam with decoupled weight decay",
+            code=f"{_HERE}:adamw",
+            options=AdamWOptions,
+            left=shares.adamw,
+            state=_of_adam,
         ),
         "nadam": Optimizer(
             help="Adam with Nesterov's momentum",
             code=f"{_HERE}:nadam",
             options=NAdamOptions,
+            left=shares.nadam,
             state=_entries(
                 "exp_avg",
                 "exp_avg_sq",
@@ -207,41 +216,48 @@ OPTIMIZERS: Parts[Optimizer] = Parts(
             help="Adam with a rectified start",
             code=f"{_HERE}:radam",
             options=RAdamOptions,
+            left=shares.radam,
             state=_entries("exp_avg", "exp_avg_sq"),
         ),
         "adamax": Optimizer(
             help="Adam with the maximum norm",
             code=f"{_HERE}:adamax",
             options=AdamaxOptions,
+            left=shares.adamax,
             state=_entries("exp_avg", "exp_inf"),
         ),
         "adagrad": Optimizer(
             help="Adagrad",
             code=f"{_HERE}:adagrad",
             options=AdagradOptions,
+            left=shares.adagrad,
             state=_entries("sum"),
         ),
         "adadelta": Optimizer(
             help="Adadelta",
             code=f"{_HERE}:adadelta",
             options=AdadeltaOptions,
+            left=shares.adadelta,
             state=_entries("square_avg", "acc_delta"),
         ),
         "adafactor": Optimizer(
             help="Adafactor, whose mean squares have the size of a row and a column of each matrix",
             code=f"{_HERE}:adafactor",
             options=AdafactorOptions,
+            left=shares.adafactor,
         ),
         "rmsprop": Optimizer(
             help="RMSprop",
             code=f"{_HERE}:rmsprop",
             options=RMSpropOptions,
+            left=shares.rmsprop,
             state=_of_rmsprop,
         ),
         "asgd": Optimizer(
             help="SGD whose step size falls",
             code=f"{_HERE}:asgd",
             options=ASGDOptions,
+            left=shares.averaged,
             state=_entries(
                 "ax",
                 numbers=(STEP, "eta", "mu"),
@@ -251,6 +267,7 @@ OPTIMIZERS: Parts[Optimizer] = Parts(
             help="Rprop, for full batches",
             code=f"{_HERE}:rprop",
             options=RpropOptions,
+            left=shares.rprop,
             state=_entries("prev", "step_size"),
         ),
     },

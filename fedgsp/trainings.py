@@ -44,6 +44,12 @@ class Training(Part):
     passes: Callable[[Any], int] = lambda _: 1
     #: The steps that its code takes before a model is evaluated (`Algorithm.adapt`), by its options; limited likewise.
     adapts: Callable[[Any], int] = lambda _: 0
+    #: Strength of a pull towards a fixed model, by its options. It shrinks what earlier steps have added.
+    pull: Callable[[Any], float] = lambda _: 0.0
+    #: The samples of each step that its code takes with a batch of so many samples; none if it leaves the batch out.
+    parts: Callable[[int], tuple[int, ...]] = lambda samples: (samples,)
+    #: Whether, by its options, a step on few samples outweighs the steps before it: the last of so many steps.
+    outweighs: Callable[[Any, int], bool] = lambda _options, _steps: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,15 @@ def _check_pull(training: str, rate: float, strength: float) -> None:
         )
 
 
+def _mmd_outweighs(options: FedMMDOptions, steps: int) -> bool:
+    """Whether the discrepancy of a batch may outweigh the steps before it; the first step of a training has none."""
+    return options.strength > 1 or (options.strength > 0 and steps == 2)
+
+
+def _halves(samples: int) -> tuple[int, ...]:
+    return (samples // 2, samples - samples // 2) if samples >= SMALLEST_BATCH else ()
+
+
 def _check_per_fedavg(_options: PerFedAvgOptions, _learning_rate: float, batch_size: int) -> None:
     ConfigError.require(
         batch_size >= SMALLEST_BATCH,
@@ -154,12 +169,14 @@ TRAININGS: Parts[Training] = Parts(
             code=f"{_HERE}.fedprox:FEDPROX",
             options=FedProxOptions,
             check=lambda options, rate, _: _check_pull("fedprox", rate, options.mu),
+            pull=lambda options: options.mu,
         ),
         "fedmmd": Training(
             help="SGD that keeps the outputs near those of the model that came",
             code=f"{_HERE}.fedmmd:FEDMMD",
             options=FedMMDOptions,
             needs_of_task=lambda options: (ONE_OUTPUT,) if options.of == "logits" else (),
+            outweighs=_mmd_outweighs,
         ),
         "fedfusion": Training(
             help="SGD on a model that fuses its features with those of the model that came",
@@ -178,6 +195,7 @@ TRAININGS: Parts[Training] = Parts(
             code=f"{_HERE}.per_fedavg:PER_FEDAVG",
             options=PerFedAvgOptions,
             check=_check_per_fedavg,
+            parts=_halves,
             plain=True,
             needs={"optimizer": (AUTO, SGD)},
             adapts=lambda options: options.steps,
@@ -191,6 +209,7 @@ TRAININGS: Parts[Training] = Parts(
             plain=True,
             needs={"optimizer": (AUTO, SGD)},
             passes=lambda options: options.personal_steps,
+            # No pull shrinks steps: personal models begin anew with each batch, at the shared model.
         ),
         "ditto": Training(
             help="SGD, and beside it a personal model with a pull towards the shared model",
@@ -198,6 +217,7 @@ TRAININGS: Parts[Training] = Parts(
             options=DittoOptions,
             keeps_personal=True,
             check=lambda options, rate, _: _check_pull("ditto", rate, options.pull),
+            pull=lambda options: options.pull,
             passes=lambda _: 2,
         ),
     },

@@ -44,7 +44,10 @@ class Guard:
         policy: Policy = UNLIMITED,
         dialling: Dialling | None = None,
         now: Callable[[], float] = time.monotonic,
+        drop_last: bool = False,
     ) -> None:
+        """`drop_last`: the task leaves out a short last batch."""
+        self._drop_last = drop_last
         self.policy = policy
         self.dialling = dialling or Dialling(policy, "127.0.0.1:0")
         self._samples = {one.client: one.train_samples for one in hosted}
@@ -147,6 +150,7 @@ class Guard:
             trainings=self._trainings[order.client] + 1,
             evaluations=self._evaluations[order.client] + 1,
             epochs=self._epochs[order.client] + epochs(order.work, samples),
+            drop_last=self._drop_last,
             not_dialled=self.dialling.why_not,
         )
 

@@ -27,7 +27,9 @@ from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import OptionError, described, values_of
 from fedgsp.settings.policy import UNLIMITED, Entries, Policy, sketch_bytes, written
 from fedgsp.updates import update_of
+from fedgsp.words import counted
 from fedgsp_node.epochs import epochs, is_training
+from fedgsp_node.short_steps import least_step
 
 #: Most characters of an order's own text in a reason.
 MOST_QUOTED = 100
@@ -70,6 +72,8 @@ class Known:
     trainings: int
     evaluations: int
     epochs: int
+    #: Whether the task leaves out a short last batch.
+    drop_last: bool = False
     #: Why an address may not be dialled; empty if it may. Raises ConfigError for what is no address.
     not_dialled: Callable[[str], str]
 
@@ -273,16 +277,23 @@ def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyon
             yield Beyond(f"it judges or trains discriminators on {few} samples of client {order.client}", f"{few}")
 
 
+def _least_batch_size(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
+    least = least_step(order, known.samples, known.drop_last)
+    if least is None or least.samples >= policy.least_batch_size:
+        return
+    if least.short:
+        few = f"a step on {counted(least.samples, 'sample')}, the last of an epoch"
+        what = f"its settings let {few}, stand alone (drop_last = True in the task leaves it out)"
+    else:
+        what = f"it asks for batches of {least.samples}"
+    yield Beyond(what, str(least.samples))
+
+
 class Amount(NamedTuple):
     """A number that an order asks for, and its noun with a place for it."""
 
     of: Callable[[Order, Known], float | None]
     words: str
-
-
-def _batch_size(order: Order, known: Known) -> float | None:
-    size = getattr(_settings(order), "batch_size", None)
-    return size if size is None or known.samples is None else min(size, known.samples)
 
 
 def _rate(order: Order, _: Known) -> float | None:
@@ -300,7 +311,6 @@ AMOUNTS: Mapping[str, Amount] = {
     "most_epochs": Amount(
         lambda order, known: epochs(order.work, known.samples) or None, "it asks for {} local epochs"
     ),
-    "least_batch_size": Amount(_batch_size, "it asks for batches of {}"),
     "least_learning_rate": Amount(_rate, "it asks for learning rate {}"),
     "most_learning_rate": Amount(_rate, "it asks for learning rate {}"),
     "most_open_orders": Amount(lambda _, known: known.open_orders / known.clients, "{} orders per client are in work"),
@@ -354,6 +364,7 @@ RULES: Mapping[str, Callable[[Order, Policy, Known], Iterator[Beyond]]] = {
     "optimizer": _optimizer,
     "optimizer_state": _optimizer_state,
     "least_samples": _least_samples,
+    "least_batch_size": _least_batch_size,
     **{key: _limit(key, amount) for key, amount in AMOUNTS.items()},
 }
 

@@ -133,7 +133,7 @@ async def run(settings: NodeSettings) -> None:
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
                 logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
-            guard = Guard(clients.hosted, store, policy, dialling)
+            guard = Guard(clients.hosted, store, policy, dialling, drop_last=clients.task.drop_last)
             joined = asyncio.Event()
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases, joined)
             worker = Worker(clients, store, fetcher, slot, guard)

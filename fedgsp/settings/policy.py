@@ -182,7 +182,12 @@ class Policy:
         panel=HOW,
     )
     least_batch_size: int = setting(
-        2, "samples of a full batch; a step on one sample reveals most of it", least=0, widest=0, panel=HOW
+        2,
+        "samples of a full batch, and of a short last one that would stand alone by its settings; a step on one sample"
+        " reveals most of it",
+        least=0,
+        widest=0,
+        panel=HOW,
     )
     least_learning_rate: float = setting(0.0, "smallest step size", least=0, widest=0.0, panel=HOW)
     most_learning_rate: float = setting(10.0, "largest step size", above=0, widest=_MANY, panel=HOW)

@@ -61,7 +61,9 @@ async def look(settings: CheckSettings) -> Facts:
         clients = await local.look(settings, policy, facts)
         await _admission(settings, facts, clients, top, usable, name)
         if isinstance(facts.admission, WouldTake) and clients is not None:
-            facts.orders = refused_orders(facts.admission, policy, clients.hosted, clients.task_tensors)
+            facts.orders = refused_orders(
+                facts.admission, policy, clients.hosted, clients.task_tensors, clients.task.drop_last
+            )
         elif isinstance(facts.answered, Answered):
             facts.orders = Unchecked("see admission")
     return facts

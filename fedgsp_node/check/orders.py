@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, HostedClient, Order, TensorSpec, Work, WouldTake
 from fedgsp.settings.policy import UNLIMITED, Policy
@@ -25,7 +27,11 @@ MOST_TOLD = 8
 
 
 def refused_orders(
-    taken: WouldTake, policy: Policy, clients: Iterable[HostedClient], tensors: tuple[TensorSpec, ...]
+    taken: WouldTake,
+    policy: Policy,
+    clients: Iterable[HostedClient],
+    tensors: tuple[TensorSpec, ...],
+    drop_last: bool = False,
 ) -> Fact[tuple[str, ...]]:
     """Why the policy would refuse orders of the run, as far as the top server says what it will order."""
     if not taken.trainings:
@@ -33,7 +39,7 @@ def refused_orders(
     if policy == UNLIMITED:
         return ()
     hosted = sorted(clients, key=lambda one: one.train_samples)
-    # What holds for the client with the fewest samples holds for all: their number is in no limit from above.
+    # What holds for the client with the fewest samples holds for all, but for what depends on the last batch.
     known = Known(
         clients=max(1, len(hosted)),
         samples=hosted[0].train_samples if hosted else None,
@@ -48,6 +54,7 @@ def refused_orders(
         trainings=1,
         evaluations=1,
         epochs=1,
+        drop_last=drop_last,
         not_dialled=lambda _: "",
     )
     works = [*taken.trainings, *(_WORK[kind] for kind in taken.work if kind in _WORK)]
@@ -58,7 +65,16 @@ def refused_orders(
         for key, rule in RULES.items()
         for beyond in rule(Order(None, client, work), policy, known)
     )
-    return tuple(dict.fromkeys((*reasons, *_kinds(taken.work, policy))))
+    others = islice(_of_last_batches(works, policy, known, {one.train_samples for one in hosted[1:]}), 1)
+    return tuple(dict.fromkeys((*reasons, *others, *_kinds(taken.work, policy))))
+
+
+def _of_last_batches(works: Iterable[Work], policy: Policy, known: Known, sizes: Iterable[int]) -> Iterator[str]:
+    key = "least_batch_size"
+    for work in works:
+        for samples in sorted(sizes):
+            here = dataclasses.replace(known, samples=samples)
+            yield from (told(key, policy, beyond) for beyond in RULES[key](Order(None, 0, work), policy, here))
 
 
 def _kinds(work: tuple[str, ...], policy: Policy) -> Iterator[str]:

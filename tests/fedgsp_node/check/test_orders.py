@@ -97,6 +97,19 @@ def test_a_client_with_fewer_samples_than_a_batch_counts_as_such_a_batch() -> No
     assert told(Policy(least_batch_size=4), (HostedClient(1, 3, 1),), scheme="fedavg", batch_size=5)
 
 
+def test_the_last_batches_of_all_clients_count() -> None:
+    decayed = {"scheme": "fedavg", "batch_size": 5, "optimizer": "sgd", "learning_rate": 1.0}
+    whole, odd = HostedClient(1, 10, 1), HostedClient(2, 26, 1)
+    for options, clients, refused in (
+        ({"weight_decay": "0.9"}, (whole, odd), True),
+        ({"weight_decay": "0.9"}, (odd, whole), True),
+        ({"weight_decay": "0.9"}, (whole,), False),
+        ({"weight_decay": "0.1"}, (whole, odd), False),
+    ):
+        reasons = told(Policy(), clients, **decayed, optimizer_option=options)
+        assert [("a step on 1 sample" in reason) for reason in reasons] == [True] * refused
+
+
 @pytest.mark.parametrize("kind", ["x" * 5000, "\x1b[2J", "dream"])
 def test_a_kind_of_work_that_nobody_knows_is_told_in_a_short_line(kind: str) -> None:
     taken = WouldTake(False, False, asked(RunConfig(), choose(RunConfig())).trainings, (kind,) * 50)
