@@ -14,7 +14,6 @@ from fedgsp.messages import (
     Evaluate,
     Initialise,
     Order,
-    OutgoingStep,
     Recall,
     Release,
     Start,
@@ -22,13 +21,13 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.optimizers import AUTO, FRESH, RELAYED
-from fedgsp.options import same
-from fedgsp.outgoing import HEAD, OUTGOING
-from fedgsp.settings.fields import OptionError, described, values_of
+from fedgsp.outgoing import HEAD
+from fedgsp.settings.fields import OptionError, described
 from fedgsp.settings.policy import UNLIMITED, Entries, Policy, sketch_bytes, written
 from fedgsp.updates import update_of
 from fedgsp.words import counted
 from fedgsp_node.epochs import epochs, is_training
+from fedgsp_node.required import lacking
 from fedgsp_node.short_steps import least_step
 
 #: Most characters of an order's own text in a reason.
@@ -217,22 +216,8 @@ def _require(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     if isinstance(order.work, Discriminate) and policy.require:
         yield Beyond("networks that tell clients apart pass no outgoing steps", "")
     if isinstance(order.work, Train):
-        for wanted in policy.require:
-            if not any(_meets(step, wanted) for step in order.work.outgoing):
-                yield Beyond(f"the trained model would leave without step {wanted}", "")
-
-
-def _meets(step: OutgoingStep, wanted: str) -> bool:
-    """Whether a step is the required one, with the required option; an option that is not given has its default."""
-    name, dot, option = wanted.partition(".")
-    if step.name != name or not dot:
-        return step.name == name
-    key, _, value = option.partition("=")
-    try:
-        options = values_of(OUTGOING[name].read(step.options))
-    except ConfigError:
-        return False  # the order fails later, by name
-    return key in options and same(str(options[key]), value)
+        for what in lacking(order.work, policy.require):
+            yield Beyond(what, "")
 
 
 def _outgoing(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:

@@ -141,7 +141,8 @@ class Policy:
     )
     require: Steps = setting(
         Steps(),
-        "outgoing steps that a trained model must pass, also with an option as STEP.KEY=VALUE",
+        "outgoing steps that a trained model must pass directly one after another, also with an option as"
+        " STEP.KEY=VALUE",
         wanted="STEP or STEP.KEY=VALUE",
         widest=Steps(),
         only_in_file=True,  # an entry more allows less

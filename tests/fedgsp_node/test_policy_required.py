@@ -1,0 +1,79 @@
+"""Steps that a policy requires: nothing of a training leaves the node but through all of them, in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgsp.messages import OutgoingStep, Reveal
+from fedgsp_node.policy import refusal
+from fedgsp_node.required import Wanted, wanted_steps
+from tests.fedgsp_node.test_policy import KNOWN, TRAIN, order, policy
+from tests.support.outgoing_steps import install
+
+REQUIRED = "clip.norm=1.0,noise.scale=0.5"
+CLIP, NOISE, MASK = (
+    OutgoingStep("clip", {"norm": "1.0"}),
+    OutgoingStep("noise", {"scale": "0.5"}),
+    OutgoingStep("mask"),
+)
+HEAD, ROUNDING = OutgoingStep("head"), OutgoingStep("rounding")
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch)
+
+
+def reason(*steps: OutgoingStep, require: str = REQUIRED, **changes: Any) -> str:
+    """Why an order with these steps is refused; empty if it is not."""
+    work = dataclasses.replace(TRAIN, outgoing=steps, **changes)
+    return str(refusal(order(work), policy(require=require), KNOWN) or "")
+
+
+@pytest.mark.parametrize(
+    "steps", [(CLIP, NOISE), (HEAD, MASK, CLIP, NOISE, ROUNDING), (CLIP, NOISE, MASK), (NOISE, CLIP, CLIP, NOISE)]
+)
+def test_required_steps_pass_directly_one_after_another_with_others_before_and_after(
+    steps: tuple[OutgoingStep, ...],
+) -> None:
+    assert reason(*steps) == ""
+
+
+@pytest.mark.parametrize("steps", [(NOISE, CLIP), (CLIP, MASK, NOISE), (NOISE, MASK, CLIP), (CLIP, CLIP, MASK, NOISE)])
+def test_required_steps_in_another_order_or_with_others_between_are_refused(steps: tuple[OutgoingStep, ...]) -> None:
+    why = reason(*steps)
+    assert "would not pass clip.norm=1.0, noise.scale=0.5 directly one after another, and require of" in why
+    assert why.endswith("(--policy)")
+
+
+def test_a_step_that_is_taken_after_the_reveal_stands_between_no_others() -> None:
+    assert reason(CLIP, ROUNDING, NOISE) == ""
+
+
+def test_all_options_of_a_step_are_those_of_one_instance() -> None:
+    both = "clip.norm=1.0,noise.scale=0.5,noise.other=1"
+    assert "without step noise.scale=0.5,noise.other=1" in reason(CLIP, NOISE, require=both)
+    twice = "clip.norm=1,clip.norm=2"
+    assert reason(CLIP, OutgoingStep("clip", {"norm": "2"}), require=twice) == ""
+    assert "directly one after another" in reason(OutgoingStep("clip", {"norm": "2"}), CLIP, require=twice)
+
+
+def test_entries_become_steps_in_their_order() -> None:
+    assert wanted_steps(["a", "a.x=1", "a.y=2", "b", "a.x=1"]) == (
+        Wanted("a", (("x", "1"), ("y", "2"))),
+        Wanted("b"),
+        Wanted("a", (("x", "1"),)),
+    )
+    assert wanted_steps(["a.x=1", "a.x=2", "a"]) == (Wanted("a", (("x", "1"),)), Wanted("a", (("x", "2"),)))
+
+
+def test_what_is_revealed_passes_the_required_steps_too() -> None:
+    sketch = Reveal("sketch:64")
+    assert reason(CLIP, NOISE, reveal=sketch) == ""
+    assert "to reveal would leave without step rounding" in reason(ROUNDING, require="rounding", reveal=sketch)
+    assert "to reveal would leave without step head" in reason(HEAD, require="head", reveal=sketch)
+    assert reason(HEAD, require="head", reveal=Reveal("sketch:64", without_head=True)) == ""
