@@ -27,7 +27,7 @@ from fedgsp.settings.policy import UNLIMITED, Entries, Policy, sketch_bytes, wri
 from fedgsp.updates import update_of
 from fedgsp.words import counted
 from fedgsp_node.epochs import epochs, is_training
-from fedgsp_node.required import lacking
+from fedgsp_node.required import STATE_LEAVES, lacking
 from fedgsp_node.short_steps import least_step
 
 #: Most characters of an order's own text in a reason.
@@ -138,6 +138,8 @@ def refused_run(run_id: str, additions: Additions | None, policy: Policy) -> str
         return told("optimizer", policy, Beyond(f"the run steps by {optimizer[:MOST_QUOTED]!r}", optimizer))
     if optimizer and not policy.optimizer_state.covers(RELAYED):
         return told("optimizer_state", policy, Beyond("the state of the optimiser would travel", RELAYED))
+    if optimizer and policy.require:
+        return told("require", policy, Beyond(STATE_LEAVES, ""))
     return None
 
 

@@ -5,9 +5,15 @@ from typing import NamedTuple
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import OutgoingStep, Reveal, Train
+from fedgsp.optimizers import RELAYED
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import values_of
+
+STATE_LEAVES = (
+    "the state of the optimiser would leave beside the trained model, as the training has left it"
+    " (--optimizer-state kept or fresh of the top server avoids that)"
+)
 
 
 class Wanted(NamedTuple):
@@ -51,6 +57,9 @@ def lacking(work: Train, require: Iterable[str]) -> Iterator[str]:
         for one in wanted:
             if not _covers_reveal(one.name, work.reveal):
                 yield f"what it asks a client to reveal would leave without step {one}"
+    optimizer = work.settings.optimizer if work.settings is not None else None
+    if optimizer is not None and optimizer.state == RELAYED:
+        yield STATE_LEAVES
 
 
 def _after_reveal(step: OutgoingStep) -> bool:

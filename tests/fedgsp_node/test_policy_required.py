@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedgsp.messages import OutgoingStep, Reveal
-from fedgsp_node.policy import refusal
+from fedgsp.messages import Additions, OptimizerSettings, OutgoingStep, Reveal, Train
+from fedgsp_node.policy import refusal, refused_run
 from fedgsp_node.required import Wanted, wanted_steps
-from tests.fedgsp_node.test_policy import KNOWN, TRAIN, order, policy
+from tests.fedgsp_node.test_policy import KNOWN, SETTINGS, TRAIN, order, policy
 from tests.support.outgoing_steps import install
 
 REQUIRED = "clip.norm=1.0,noise.scale=0.5"
@@ -77,3 +77,24 @@ def test_what_is_revealed_passes_the_required_steps_too() -> None:
     assert "to reveal would leave without step rounding" in reason(ROUNDING, require="rounding", reveal=sketch)
     assert "to reveal would leave without step head" in reason(HEAD, require="head", reveal=sketch)
     assert reason(HEAD, require="head", reveal=Reveal("sketch:64", without_head=True)) == ""
+
+
+def relayed(state: str) -> Train:
+    settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("sgd", {"momentum": "0.9"}, state=state))
+    return dataclasses.replace(TRAIN, settings=settings, outgoing=(CLIP, NOISE))
+
+
+def test_the_state_of_an_optimiser_leaves_with_no_model_that_must_pass_steps() -> None:
+    why = str(refusal(order(relayed("relayed")), policy(require=REQUIRED), KNOWN))
+    assert "state of the optimiser would leave beside the trained model" in why
+    assert "--optimizer-state kept or fresh" in why
+    assert refusal(order(relayed("relayed")), policy(), KNOWN) is None
+    for state in ("", "kept"):
+        assert refusal(order(relayed(state)), policy(require=REQUIRED), KNOWN) is None
+
+
+def test_a_node_that_requires_steps_joins_no_run_whose_models_carry_a_state() -> None:
+    run = Additions("", {}, "sgd", {"momentum": "0.9"})
+    assert "--optimizer-state kept or fresh" in str(refused_run("r1", run, policy(require=REQUIRED)))
+    assert refused_run("r1", run, policy()) is None
+    assert refused_run("r1", Additions("fedfusion"), policy(require=REQUIRED)) is None
