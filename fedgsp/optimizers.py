@@ -37,6 +37,8 @@ class Optimizer(Part):
     state: Callable[[Any], StateEntries | None] = lambda _: None
     #: How much of a step is left after the next one, by its options (`fedgsp.shares`). Policies of nodes ask.
     left: Callable[[Any, shares.Taken], float] = shares.plain
+    #: The step sizes that its code takes, by its options and that of the order. Policies of nodes limit them.
+    step_sizes: Callable[[Any, float], tuple[float, ...]] = lambda _options, rate: (rate,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,7 @@ OPTIMIZERS: Parts[Optimizer] = Parts(
             code=f"{_HERE}:rprop",
             options=RpropOptions,
             left=shares.rprop,
+            step_sizes=lambda options, rate: (max(rate, options.least_step),),
             state=_entries("prev", "step_size"),
         ),
     },

@@ -44,6 +44,9 @@ class Training(Part):
     passes: Callable[[Any], int] = lambda _: 1
     #: The steps that its code takes before a model is evaluated (`Algorithm.adapt`), by its options; limited likewise.
     adapts: Callable[[Any], int] = lambda _: 0
+    #: All sizes of steps along a gradient that its code takes, by its options and the step size of the order. Policies
+    #: of nodes limit each of them.
+    step_sizes: Callable[[Any, float], tuple[float, ...]] = lambda _options, rate: (rate,)
     #: Strength of a pull towards a fixed model, by its options. It shrinks what earlier steps have added.
     pull: Callable[[Any], float] = lambda _: 0.0
     #: The samples of each step that its code takes with a batch of so many samples; none if it leaves the batch out.
@@ -209,7 +212,9 @@ TRAININGS: Parts[Training] = Parts(
             plain=True,
             needs={"optimizer": (AUTO, SGD)},
             passes=lambda options: options.personal_steps,
-            # No pull shrinks steps: personal models begin anew with each batch, at the shared model.
+            # The shared model moves by the learning rate times the pull. No pull shrinks steps: personal models begin
+            # anew with each batch, at the shared model.
+            step_sizes=lambda options, rate: (rate, options.personal_rate, rate * options.pull),
         ),
         "ditto": Training(
             help="SGD, and beside it a personal model with a pull towards the shared model",

@@ -11,6 +11,7 @@ from fedgsp.messages import (
     Cancel,
     Describe,
     Discriminate,
+    DiscriminatorSettings,
     Evaluate,
     Initialise,
     Order,
@@ -18,6 +19,7 @@ from fedgsp.messages import (
     Release,
     Start,
     Train,
+    TrainingSettings,
     Work,
 )
 from fedgsp.optimizers import AUTO, FRESH, RELAYED
@@ -29,6 +31,7 @@ from fedgsp.words import counted
 from fedgsp_node.epochs import epochs, is_training
 from fedgsp_node.required import STATE_LEAVES, lacking
 from fedgsp_node.short_steps import least_step
+from fedgsp_node.step_sizes import step_sizes
 
 #: Most characters of an order's own text in a reason.
 MOST_QUOTED = 100
@@ -283,14 +286,19 @@ class Amount(NamedTuple):
     words: str
 
 
-def _rate(order: Order, _: Known) -> float | None:
-    return getattr(_settings(order), "learning_rate", None)
-
-
-def _settings(order: Order) -> object:
+def _settings(order: Order) -> TrainingSettings | DiscriminatorSettings | None:
+    """The settings of work that trains."""
     work = order.work
-    trains = isinstance(work, Train | Discriminate) or (isinstance(work, Evaluate) and work.personalised)
-    return getattr(work, "settings", None) if trains else None
+    if isinstance(work, Train | Discriminate) or (isinstance(work, Evaluate) and work.personalised):
+        return work.settings
+    return None
+
+
+def _rate(order: Order, extreme: Callable[[tuple[float, ...]], float]) -> float | None:
+    """The smallest or the largest of all step sizes; NaN if one is NaN, which is within no limit."""
+    settings = _settings(order)
+    sizes = step_sizes(settings) if settings is not None else ()
+    return (math.nan if any(map(math.isnan, sizes)) else extreme(sizes)) if sizes else None
 
 
 #: Key of the policy -> what an order asks for that the key limits; None if the order asks for no such thing.
@@ -298,8 +306,8 @@ AMOUNTS: Mapping[str, Amount] = {
     "most_epochs": Amount(
         lambda order, known: epochs(order.work, known.samples) or None, "it asks for {} local epochs"
     ),
-    "least_learning_rate": Amount(_rate, "it asks for learning rate {}"),
-    "most_learning_rate": Amount(_rate, "it asks for learning rate {}"),
+    "least_learning_rate": Amount(lambda order, _: _rate(order, min), "it asks for learning rate {}"),
+    "most_learning_rate": Amount(lambda order, _: _rate(order, max), "it asks for learning rate {}"),
     "most_open_orders": Amount(lambda _, known: known.open_orders / known.clients, "{} orders per client are in work"),
     "most_model_bytes": Amount(lambda _, known: known.model_bytes, "the model has {} bytes"),
     "most_held_bytes": Amount(lambda _, known: known.held_bytes, "models of {} bytes would be held"),

@@ -190,8 +190,8 @@ class Policy:
         widest=0,
         panel=HOW,
     )
-    least_learning_rate: float = setting(0.0, "smallest step size", least=0, widest=0.0, panel=HOW)
-    most_learning_rate: float = setting(10.0, "largest step size", above=0, widest=_MANY, panel=HOW)
+    least_learning_rate: float = setting(0.0, "smallest of all step sizes", least=0, widest=0.0, panel=HOW)
+    most_learning_rate: float = setting(10.0, "largest of all step sizes", above=0, widest=_MANY, panel=HOW)
     most_trainings_per_round: int = setting(
         16, "trainings of one client in one round", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW
     )
