@@ -315,17 +315,6 @@ def test_trainings_are_counted_by_round_and_in_all() -> None:
     assert not refused(g, Describe(), 3)
 
 
-def test_a_local_run_has_no_count_of_its_own() -> None:
-    g, passed = guard(most_trainings_per_round="2"), []
-    for run in ("run", "run.alone", "run", "run.alone"):
-        try:
-            with g.passing(Order(OrderKey(1, "x", 0, 0, 0, run), 0, TRAIN)):
-                passed.append(True)
-        except OrderError:
-            passed.append(False)
-    assert passed == [True, True, False, False]
-
-
 def test_evaluations_that_train_count_as_trainings_and_others_do_not() -> None:
     g = guard(most_trainings_per_round="2")
     assert [not refused(g, work, 1) for work in (TRAIN, adapted(1), adapted(1), TRAIN)] == [True, True, False, False]

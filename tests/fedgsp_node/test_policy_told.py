@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedgsp.messages import Describe, Release
+from fedgsp.messages import Describe, Order, OrderKey, Release
 from fedgsp.model_store import ModelStore
 from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
@@ -23,6 +23,17 @@ def test_a_limit_of_many_orders_tells_that_more_may_be_needed() -> None:
     reasons = [refused(g, TRAIN, 1) for _ in range(3)]
     assert reasons[2].endswith("(--allow most_trainings_per_round=3 at least: later orders count too)")
     assert refused(guard(least_batch_size="50"), TRAIN, 1).endswith("(--allow least_batch_size=5)")  # this is enough
+
+
+def test_a_local_run_has_no_count_of_its_own() -> None:
+    g, passed = guard(most_trainings_per_round="2"), []
+    for run in ("run", "run.alone", "run", "run.alone"):
+        try:
+            with g.passing(Order(OrderKey(1, "x", 0, 0, 0, run), 0, TRAIN)):
+                passed.append(True)
+        except OrderError:
+            passed.append(False)
+    assert passed == [True, True, False, False]
 
 
 def test_a_node_whose_orders_were_all_refused_says_so_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
