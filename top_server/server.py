@@ -21,7 +21,6 @@ from fedgsp.lifecycle import beside
 from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
-from fedgsp.run_ids import ALONE
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.managers import ManagerSettings
@@ -351,7 +350,7 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
         scheme = SCHEMES["independent"]
         own = dataclasses.replace(
             context,
-            run_id=context.run_id + ALONE,  # models of both runs are in the same stores at the same time
+            run_id=local_run.run_id(context.run_id),  # models of both runs are in the same stores at the same time
             config=settings,
             scheme=scheme,
             assign=_assign(scheme, channels),

@@ -15,7 +15,7 @@ import numpy as np
 from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.files import parse_json, read_file
 from fedgsp.messages import HostedClient
-from fedgsp.run_ids import is_local
+from fedgsp.run_ids import ALONE, is_local
 from fedgsp.settings.checks import flag
 from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
@@ -62,6 +62,11 @@ SAME = (
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
 
 _ANOTHER = "give another directory: a local run is made where there is none"
+
+
+def run_id(run: str) -> str:
+    """The id of the local run of a run."""
+    return run + ALONE
 
 
 def settings(config: RunConfig) -> RunConfig:

@@ -35,7 +35,7 @@ from fedgsp.names import (
 from fedgsp.options import same
 from fedgsp.scoring import ACCURACY, LACKS, SAMPLES, WAYS, metric_of
 from fedgsp.visible import visible
-from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, total_bytes
+from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, require, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
 MOST_NODES = 20_000
@@ -60,7 +60,9 @@ class Known:
     #: Client -> the name of its node; None if no node hosts it.
     host_of: Callable[[int], str | None]
     #: The hello of the first node, to which all others must be alike; None if there was no node.
-    standard: Hello | None
+    standard: Hello | None = None
+    #: The tensors that the run adds to a model with these tensors and features.
+    adds: Callable[[tuple[TensorSpec, ...], TensorSpec | None], tuple[TensorSpec, ...]] = lambda _model, _features: ()
     #: The digests of the tensors that do not travel, by name; None if no node has told them.
     constants: Mapping[str, bytes] | None = None
     #: The client that has a name; None if no present client has.
@@ -130,6 +132,10 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             all(not hosted.name or is_client_name(hosted.name) for hosted in hello.clients),
             f"the name of a client has to be {CLIENT_NAME_RULE}",
+        ),
+        (
+            hello.features is None or is_text(hello.features.name),
+            f"the name of the layer with its features has to be {TEXT_RULE}",
         ),
         (all(map(is_text, hello.combine)), f"the name of a metric has to be {TEXT_RULE}"),
         (
@@ -256,7 +262,12 @@ def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
     first, remedy = known.standard, "give all nodes the same task options"
     try:
         if first is None:
-            total_bytes(hello.tensors)
+            if hello.features is not None:
+                shape = hello.features.shape
+                require(len(shape) == 1, FailureCode.WRONG_SHAPES, f"its features have {len(shape)} dimensions")
+                require(shape[0] > 0, FailureCode.WRONG_SHAPES, "it has no features")
+                total_bytes((hello.features,))
+            total_bytes((*hello.tensors, *known.adds(hello.tensors, hello.features)))
             return
         if hello.num_classes != first.num_classes:
             detail = f"its task has {hello.num_classes} classes, and the run has another number"

@@ -101,7 +101,7 @@ class Membership:
             nodes=self._nodes.keys(),
             clients=0,
             host_of=lambda _: None,
-            standard=None,
+            adds=lambda model, features: added_tensors(self._welcome.additions, model, features),
             needed=needed,
         )
         #: Nodes that left -> the managers that they were told to dial; the latest node is the last.

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
 
-from fedgsp.messages import PROTOCOL, Constant, Failure, FailureCode, Hello, HostedClient, RelayMode, TensorSpec
+from fedgsp.additions import added_tensors
+from fedgsp.messages import (
+    PROTOCOL,
+    Additions,
+    Constant,
+    Failure,
+    FailureCode,
+    Hello,
+    HostedClient,
+    RelayMode,
+    TensorSpec,
+)
 from fedgsp.options import shortened
 from tests.support.hellos import hello
 from tests.support.weights import TENSORS
@@ -186,6 +198,31 @@ def test_the_first_node_may_not_bring_a_model_that_nobody_could_hold(tensor: Ten
     assert failure is not None
     assert failure.code is FailureCode.WRONG_SHAPES
     assert "change the model of its task" in failure.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [
+        ("f", "float32", ()),
+        ("f", "float32", (1, 2)),
+        ("f", "float32", (0,)),
+        ("f", "float32", (2**62,)),
+        ("f", "float32", (2**31,)),  # the weights that fuse such features would have 2^63 numbers
+        ("f", "object", (4,)),
+        ("\x1b[2Jf", "float32", (4,)),
+        ("", "float32", (4,)),
+        ("f" * 256, "float32", (4,)),
+    ],
+)
+def test_the_first_node_may_not_bring_features_that_no_model_can_have(
+    name: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    fused = functools.partial(added_tensors, Additions("fedfusion", {"operator": "conv"}))
+    failure = told(hello(features=TensorSpec(name, dtype, shape)), known(adds=fused))
+    assert failure is not None
+    assert failure.code in (FailureCode.WRONG_SHAPES, FailureCode.WRONG_PROTOCOL)
+    assert failure.detail.isprintable()
+    assert told(hello(features=TensorSpec("f", "float32", (4,))), known(adds=fused)) is None
 
 
 def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() -> None:
