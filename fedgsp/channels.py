@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import grpc.aio
 
@@ -222,7 +223,7 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         #: Loop time at which a channel was made, and the certificate that it shows.
         self._made: dict[_Key, float] = {}
         self._shown: dict[_Key, Tls] = {}
-        self._dialling: dict[_Key, asyncio.Lock] = {}
+        self._dialling: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._ways = Ways()  # by host: managers of one machine have ports of their own
         self.lost_after_s = lost_after_s
         # This setting also limits the time of a dial, which is 20 s by default.
@@ -288,6 +289,11 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
         """The credentials with which the channel for orders at an address was made; None without TLS."""
         return self._shown.get((address, False))
 
+    def is_connected(self, address: str) -> bool:
+        """Whether a channel to the address has a connection."""
+        channels = (self._open.get((address, models)) for models in (False, True))
+        return any(one is not None and one.get_state() is grpc.ChannelConnectivity.READY for one in channels)
+
     async def drop(self, address: str, models: bool = True) -> None:
         """Close the channels to an address, if there are any; without `models`, the channel for orders alone."""
         for key in ((address, False), (address, True))[: 1 + models]:
@@ -295,6 +301,8 @@ class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
 
     async def _drop(self, key: _Key) -> None:
         channel = self._open.pop(key, None)
+        self._made.pop(key, None)
+        self._shown.pop(key, None)
         if channel is not None:
             await channel.close()
 

@@ -19,6 +19,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
 from fedgsp.shared_work import SharedWork
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
+from fedgsp_node.peers import Peers
 from fedgsp_node.unreachable import Unreachable
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Fetcher:
         self._joined = joined
         self._store = store
         self._channels = channels
+        self._peers = Peers(channels)
         #: The tensors of the model of the run.
         self.tensors = tensors
         self._host = top_server_host
@@ -159,14 +161,30 @@ class Fetcher:
         try:
             forbidden = self._not_dialled(source.address)
             require(not forbidden, FailureCode.POLICY, forbidden)
-            holder, address = HOLDERS[source.kind](source.name), resolve(source.address, self._host)
+            address = resolve(source.address, self._host)
+        except UserError as error:
+            raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
+        async with self._peers.using(address, source.kind in _SERVERS):
+            weights = await self._from_peer(source, address, start, expected)
+        self._unreachable.answered(source.address)
+        # The report need not bring the ticket back.
+        source = dataclasses.replace(source, ticket=b"")
+        if weights.came is not None:
+            source = dataclasses.replace(source, travelled=weights.came.travelled, coding=weights.came.coding)
+        return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
+
+    async def _from_peer(
+        self, source: Source, address: str, start: Start, expected: tuple[TensorSpec, ...]
+    ) -> Weights:
+        try:
+            holder = HOLDERS[source.kind](source.name)
             channel = await self._channels.to(address, holder, models=True)
             # This node has sessions with its servers, which notice their loss. It has none with another node.
             far = source.kind is SourceKind.NODE and not is_near(address.rpartition(":")[0])
             watched_over = await self._channels.to(address, holder) if far else None
         except UserError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
-        weights = await fetch(
+        return await fetch(
             channel,
             start.model_id,
             expected,
@@ -177,12 +195,6 @@ class Fetcher:
             bases=self.bases,
             watched_over=watched_over,
         )
-        self._unreachable.answered(source.address)
-        # The report need not bring the ticket back.
-        source = dataclasses.replace(source, ticket=b"")
-        if weights.came is not None:
-            source = dataclasses.replace(source, travelled=weights.came.travelled, coding=weights.came.coding)
-        return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
         """A model that this node holds or waits for, checked: not everything that it holds is a model of the task."""
