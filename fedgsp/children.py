@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from fedgsp.errors import PeerError
+from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.within import within
 
@@ -217,7 +218,7 @@ class Template:
 def _opened(log: Path | int | None) -> IO[bytes]:
     if isinstance(log, int):
         return os.fdopen(os.dup(log), "ab")
-    return (log or Path(os.devnull)).open("ab")
+    return appending(log or Path(os.devnull))
 
 
 async def ready_line(child: Child, name: str, log: Path | None) -> str:

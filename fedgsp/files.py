@@ -70,6 +70,19 @@ def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
         raise not_written(path, error) from error
 
 
+def no_link(path: str, flags: int) -> int:
+    """An opener for `open`: raises OSError if the path ends in a link.
+
+    A run directory may come from somebody else, and a link in it would lead to other files of this user.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def appending(path: Path) -> FileIO:
+    """A file opened to append to it, without a buffer; OSError also if it is a link (`no_link`)."""
+    return open(path, "ab", buffering=0, opener=no_link)
+
+
 def write_all(file: FileIO, content: bytes | memoryview) -> None:
     """Writes all bytes to an unbuffered file, which may take only some of them at once; raises OSError."""
     rest = memoryview(content)

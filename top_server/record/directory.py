@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from fedgsp.children import TAIL_LINES
-from fedgsp.errors import ConfigError, DataError, not_written
+from fedgsp.errors import ConfigError, DataError, not_written, remedy_of
 from fedgsp.files import read_file
 from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
@@ -71,6 +71,8 @@ def usable(directory: RunDirectory, flag: str = "--run-dir") -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise not_written(f"{flag} {directory.path}", error) from None
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"{error.filename} cannot be written", remedy_of(error)) from None
         raise ConfigError(
             f"{flag} {directory.path} cannot be used: {error.strerror or error}",
             "give a directory that you may write to",

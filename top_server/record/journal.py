@@ -9,6 +9,7 @@ from io import FileIO
 from typing import Any, Protocol
 
 from fedgsp.errors import ConfigError, RunError, not_written
+from fedgsp.files import appending
 from fedgsp.times import stamp
 from top_server.record.directory import RunDirectory, lock, usable
 from top_server.record.events.base import Event
@@ -39,8 +40,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def __init__(self, directory: RunDirectory, now: Callable[[tzinfo], datetime] = datetime.now) -> None:
         with usable(directory, "the record in"):
             # Unbuffered: if the disk is full, a buffer would keep the bytes and fail again when the file is closed.
-            self._events = directory.events.open("ab", buffering=0)
-            self._history = directory.history.open("ab", buffering=0)
+            self._events = appending(directory.events)
+            try:
+                self._history = appending(directory.history)
+            except OSError:
+                self._events.close()
+                raise
         try:
             lock(self._events, directory)
         except ConfigError:

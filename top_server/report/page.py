@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedgsp.errors import ConfigError, remedy_of
-from fedgsp.files import write_all
+from fedgsp.files import no_link, write_all
 from top_server.report.charts import Chart, charts_of, comparing
 from top_server.report.comparison import rows_of, variants
 from top_server.report.facts import CLIENT_HEADS, LAST_TROUBLES, NODE_HEADS, facts
@@ -37,7 +37,7 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
         node_heads=NODE_HEADS,
     )
     try:
-        _write(out, text.encode())
+        _write(out, text.encode(), None if out.parent not in run_dirs else no_link)
         if pictures is not None:
             _write_pictures([chart for own in (*charts, compared) for chart in own], pictures)
     except OSError as error:
@@ -50,9 +50,9 @@ def _write_pictures(charts: Sequence[Chart], folder: Path) -> None:
         _write(folder / f"{chart.name}{chart.ending}", chart.image)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, opener: Callable[[str, int], int] | None = None) -> None:
     """Writes a file whole, or leaves none; raises OSError."""
-    with path.open("wb", buffering=0) as file:
+    with open(path, "wb", buffering=0, opener=opener) as file:
         try:
             write_all(file, content)
         except OSError:

@@ -16,6 +16,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from fedgsp.errors import ConfigError
+from fedgsp.files import appending
 from top_server.tracking import TensorBoardOptions
 from top_server.tracking.base import About, Outcome, Points, Tracking
 
@@ -94,7 +95,7 @@ class TensorBoard(Tracking):
         buffer = io.BytesIO()
         for event in events:
             RecordWriter(buffer).write(event.SerializeToString())
-        with open(self._path, "ab", buffering=0, opener=_no_link) as file:
+        with appending(self._path) as file:
             size = file.tell()
             rest = buffer.getvalue()
             try:
@@ -104,10 +105,6 @@ class TensorBoard(Tracking):
                 with contextlib.suppress(OSError):
                     file.truncate(size)
                 raise
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, (flags | os.O_NOFOLLOW) & ~os.O_CREAT)
 
 
 def _files(folder: Path) -> list[Path]:

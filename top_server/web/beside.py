@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fedgsp.children import READY_TIMEOUT_S, tail
 from fedgsp.errors import ConfigError, PeerError, UserError
+from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import RunConfig
@@ -43,7 +44,7 @@ def shown(config: RunConfig, directory: RunDirectory) -> Iterator[None]:
     directory.logs.mkdir(exist_ok=True)
     log = directory.logs / "web.log"
     command = [*python_module("top_server"), "web", str(directory.path.absolute()), *arguments_of(settings)]
-    with log.open("ab") as output:
+    with appending(log) as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

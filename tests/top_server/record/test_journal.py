@@ -79,9 +79,11 @@ def test_a_full_disk_ends_the_run_with_a_reason_if_nobody_makes_room(
     monkeypatch.setattr(room, "MOST_S", 0.0)
     monkeypatch.setattr(room._Disk, "full_since", 0.0)
     directory = RunDirectory(tmp_path)
-    directory.events.symlink_to("/dev/full")
-    with pytest.raises(RunError, match="cannot be written: No space left"), Journal(directory) as journal:
-        journal.record(Listening(address="x"))
+    with Journal(directory) as journal, open("/dev/full", "ab", buffering=0) as full:
+        monkeypatch.setattr(journal, "_events", full)
+        with pytest.raises(RunError, match="cannot be written: No space left"):
+            journal.record(Listening(address="x"))
+        monkeypatch.undo()
 
 
 def test_times_are_those_of_the_clock_by_default(tmp_path: Path) -> None:

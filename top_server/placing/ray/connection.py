@@ -11,6 +11,7 @@ from typing import Any
 
 from fedgsp.children import tail
 from fedgsp.errors import ConfigError, PeerError, not_written
+from fedgsp.files import appending
 from fedgsp.lifecycle import python_module
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
@@ -96,7 +97,7 @@ class Connection:
 async def opened(first: Mapping[str, Any], log: Path) -> Connection:
     """A driver that is connected to a cluster, and writes to the end of `log`; raises UserError."""
     try:
-        errors = log.open("ab")
+        errors = appending(log)
     except OSError as error:
         raise not_written(log, error) from error
     with errors:

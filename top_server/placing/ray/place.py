@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgsp.errors import PeerError, not_written
-from fedgsp.files import private, write_secret
+from fedgsp.files import appending, private, write_secret
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Placing, Worker
 from top_server.placing.ray.connection import Connection, opened
@@ -138,7 +138,7 @@ class Ray(Placing):
 
     async def _watched(self, driver: Connection, worker: Worker) -> Line:
         """The line that ends a worker; writes its output until then."""
-        with worker.log.open("ab") as log:
+        with appending(worker.log) as log:
             while (line := await driver.of(worker.name))["tell"] == "output":
                 log.write(base64.b64decode(line["data"]))
                 log.flush()

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from fedgsp.errors import PeerError
+from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Placing, Worker
@@ -50,7 +51,7 @@ class Steps(Placing):
             *("/bin/sh", "-c", "umask 077\n" + started(shlex.quote(str(self.about.folder / worker.name)))),
         ]
         try:
-            with worker.log.open("ab") as log:
+            with appending(worker.log) as log:
                 return await asyncio.create_subprocess_exec(
                     *command,
                     stdin=asyncio.subprocess.PIPE,
