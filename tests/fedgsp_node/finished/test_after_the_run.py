@@ -22,7 +22,7 @@ from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
 from tests.support.frozen_task import Frozen, Named, Tied
 from tests.support.run_directories import RUN, trained, write
-from tests.support.tokens_task import Endless, Partly, Tokens
+from tests.support.tokens_task import Partly, Tokens
 
 FROZEN, NAMED, TIED = (f"tests.support.frozen_task:{name}" for name in ("Frozen", "Named", "Tied"))
 THREE = {"clients": "3"}
@@ -71,21 +71,6 @@ def test_clients_without_validation_part_and_figures_that_are_no_numbers_are_tol
     assert result.stdout.startswith("client 0: ")
     with pytest.raises(ConfigError, match="client 1 has no validation part"):
         told("evaluate", run, "--task", name, "--part", "validation", "--clients", "1")
-
-
-def test_a_loss_that_is_no_number_is_told_and_counts_no_more_than_for_the_top_server(tmp_path: Path) -> None:
-    name = "tests.support.tokens_task:Endless"
-    run = write(tmp_path / "run", Endless(), {"final": (trained(Endless(), 1), ())}, task=name)
-    result = told("evaluate", run, "--task", name, "--json")
-    assert "note: loss of client 1 is no finite number" in result.stderr
-    assert "loss of client 0" not in result.stderr
-    found = json.loads(result.stdout, parse_constant=pytest.fail)
-    assert found["clients"]["1"]["loss"] is None
-    assert found["together"]["loss"] == found["clients"]["0"]["loss"] > 0
-    assert found["together"]["samples"] == 40
-    each = [found["clients"][str(client)]["accuracy"] for client in range(2)]
-    assert math.isclose(found["together"]["accuracy"], sum(each) / 2)
-    assert "client 1: accuracy " in told("evaluate", run, "--task", name).stdout
 
 
 def test_a_model_can_be_evaluated_on_validation_parts(tmp_path: Path) -> None:
