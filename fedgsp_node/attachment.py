@@ -189,6 +189,10 @@ class Attachment:
             return False, f"it did not show within {ANSWER_TIMEOUT_S:.0f} s that it is the manager"
         except grpc.aio.AioRpcError as error:
             return False, describe(error)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return False, "its channel was closed"  # gRPC cancels the calls of a channel that is closed
         finally:
             self._connected.clear()
             progress.cancel()

@@ -108,9 +108,13 @@ class Fetcher:
     async def _held(self, start: Start, expected: tuple[TensorSpec, ...]) -> Weights | None:
         """The model, if this node keeps it or another order uses it at this moment; otherwise None."""
         if start.keep and start.model_id in self._store:
-            return await self._kept(start.model_id, expected)
+            kept = await self._kept(start.model_id, expected)
+            if start.digest in (b"", kept.digest):
+                return kept
+            # A round that is played again may make another model of that name, and nobody has told this node so.
+            self._store.release([start.model_id])
         weights = self._in_use.get(start.model_id)
-        if weights is None or weights.tensors != expected:
+        if weights is None or weights.tensors != expected or start.digest not in (b"", weights.digest):
             return None
         if start.keep:
             self._store.put(start.model_id, weights)

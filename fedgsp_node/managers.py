@@ -48,6 +48,8 @@ class _Served:
     """A manager that is served."""
 
     task: asyncio.Task[None]
+    #: Where it is dialled.
+    address: str
     #: What the top server has said of it, at last.
     to: AttachTo
     #: Set when the top server has named the manager again, so that it is dialled at once, or served again if it is
@@ -107,10 +109,24 @@ class Managers:
             self._served[to.manager].to = to
             self._served[to.manager].named.set()
         elif guard.may_attach(to.manager, self._served):
+            self._replace(address)
             attached = Attached(run_id, self._node, to.manager)
             task = asyncio.create_task(self._serve(attached, address, to.ticket), name=f"manager {to.manager}")
-            self._served[to.manager] = _Served(task, to)
+            self._served[to.manager] = _Served(task, address, to)
             task.add_done_callback(functools.partial(self._ended, attached))
+
+    def _replace(self, address: str) -> None:
+        """Leaves the managers at an address where another one is now: a new manager may get the port of a dead one."""
+        for manager, served in list(self._served.items()):
+            if served.address == address:
+                del self._served[manager]
+                served.task.cancel()
+
+    async def _drop(self, address: str, manager: str, models: bool = True) -> None:
+        """Closes the channels to a manager, unless they are those of another one that has its address now."""
+        others = (served for name, served in self._served.items() if name != manager)
+        if not any(served.address == address for served in others):
+            await self._channels.drop(address, models=models)
 
     async def detach(self) -> None:
         """Leaves all managers, and ends their orders."""
@@ -156,7 +172,7 @@ class Managers:
                     over, reason = await attachment.stay()
                     tries = 0 if attachment.reached else tries
                 self._ends.line(f"manager={manager[:100]}: the connection ended: {reason}")
-                await self._channels.drop(address, models=over)
+                await self._drop(address, manager, models=over)
                 if not over:
                     await _pause(named, pause_s(tries))
                     tries = 0 if named.is_set() else tries
@@ -165,7 +181,7 @@ class Managers:
         finally:
             if attachment is not None:
                 await attachment.close()
-            await self._channels.drop(address)
+            await self._drop(address, manager)
 
 
 async def _pause(named: asyncio.Event, seconds: float) -> None:

@@ -310,6 +310,19 @@ async def test_what_is_kept_is_here_for_later_orders_until_it_is_released() -> N
         assert s.peers[0].asked == 2
 
 
+async def test_another_model_of_that_name_is_fetched_again() -> None:
+    """A round that is played again after a crash may make one, and this node still has the first."""
+    async with scene() as s:
+        s.store.put("m", some_weights(1))
+        s.peers[0].store.put("m", some_weights())
+        for keep in (True, False):
+            wanted = Start("m", s.sources, keep=keep, digest=some_weights().digest)
+            found, _, size = await s.fetcher.get(wanted)
+            assert same(found, some_weights())
+            assert size == (SIZE if keep else 0)
+            assert same(await s.store.get("m"), some_weights())
+
+
 async def test_what_is_not_kept_is_shared_as_long_as_it_is_used() -> None:
     async with scene() as s:
         s.peers[0].store.put("m", some_weights())

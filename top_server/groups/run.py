@@ -221,7 +221,9 @@ def _request(
         start = task.starts[0][0].ref
     elif task.starts:
         parts = tuple(_part(context, held, weight) for held, weight in task.starts)
-        start = ModelRef(f"{context.run_id}/{round_number}/{task.number}/{task.program}-start")
+        # Another try may make another mean: of other members, or without a lost part. Nodes may still hold the first.
+        made = f"{context.run_id}/{round_number}/{task.number}/{task.program}"
+        start = ModelRef(f"{made}/start.{trace.attempt}")
     return RunGroupRequest(
         run_id=context.run_id,
         round=round_number,

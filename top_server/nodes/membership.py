@@ -346,9 +346,8 @@ class Membership:
         found = self._nodes.get(name)
         if found is not None:
             self._working = True
-            if to.manager not in found.managers:  # later tickets for it are the same
+            if found.dials(to):  # later tickets for it are the same
                 self._audit.note("ticket", verb="attach", manager=to.manager, reader=name)
-            found.managers[to.manager] = to
             ticket = self._issuer.ticket(
                 identity.manager(to.manager), Ticket(Verb.ATTACH, to.manager, identity.node(name))
             )

@@ -22,3 +22,14 @@ class Node:
 
     def __post_init__(self) -> None:
         self.samples = sum(one.train_samples + one.test_samples + one.validation_samples for one in self.hello.clients)
+
+    def dials(self, to: AttachTo) -> bool:
+        """Notes a manager that it is told to dial; returns whether it was not told so before.
+
+        An earlier manager at that address has ended, and its port has another owner. The node is told of it no more.
+        """
+        new = to.manager not in self.managers
+        for name in [name for name, one in self.managers.items() if one.address == to.address and name != to.manager]:
+            del self.managers[name]
+        self.managers[to.manager] = to
+        return new

@@ -128,6 +128,18 @@ async def test_a_node_gets_the_address_of_a_manager_at_every_call() -> None:
     assert [bare(node.outbox.get_nowait()) for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
 
 
+async def test_of_two_managers_at_an_address_a_node_is_told_the_last() -> None:
+    """A new manager may get the port of a dead one: who dials both would cut one off for the other."""
+    members, _ = membership()
+    node = await admitted(members, hello())
+    for name, port in (("m0", 7001), ("m1", 7002), ("m2", 7001)):
+        members.attach("n0", AttachTo(name, f"127.0.0.1:{port}"))
+    await members.leave(node, "its stream was lost")
+    again = await admitted(members, hello())
+    told = [bare(again.outbox.get_nowait()) for _ in range(again.outbox.qsize())]
+    assert told == [Welcome("run-1"), AttachTo("m1", "127.0.0.1:7002"), AttachTo("m2", "127.0.0.1:7001")]
+
+
 async def test_a_node_that_returns_gets_the_addresses_of_running_managers() -> None:
     members, _ = membership()
     node = await admitted(members, hello())
