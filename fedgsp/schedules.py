@@ -31,7 +31,10 @@ class ScheduleOptions:
 
     warmup: int = setting(0, "rounds, or steps, in which the step size grows to its full value", least=0)
     horizon: int | None = setting(
-        None, "number of rounds, or steps, that the schedule is for; by default the steps of a training", least=1
+        None,
+        "number of rounds, or steps, that the schedule is for; by default, --local-schedule takes the steps of a"
+        " training",
+        least=1,
     )
 
     def __post_init__(self) -> None:

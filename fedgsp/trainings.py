@@ -59,7 +59,7 @@ class Training(Part):
 class FedProxOptions:
     """Options of training `fedprox`."""
 
-    mu: float = setting(0.1, "strength of the pull towards the model that came", least=0)
+    mu: float = setting(0.1, "strength of the pull towards the start model", least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _fusion(options: FedFusionOptions, features: TensorSpec, model: tuple[Tensor
 def _check_pull(training: str, rate: float, strength: float) -> None:
     if (pull := rate * strength) >= 2:
         raise ConfigError(
-            f"the step size times the pull of training {training} is {pull:g}: from 2 on it swings ever wider",
+            f"the step size times the pull of training {training} is {pull:g}: from 2 on, training diverges",
             "lower --learning-rate, or mu, lambda or personal_rate of --training-option",
         )
 
@@ -168,21 +168,21 @@ TRAININGS: Parts[Training] = Parts(
             keeps_head=True,
         ),
         "fedprox": Training(
-            help="SGD with a pull towards the model that came",
+            help="SGD with a pull towards the start model, from which the client trains",
             code=f"{_HERE}.fedprox:FEDPROX",
             options=FedProxOptions,
             check=lambda options, rate, _: _check_pull("fedprox", rate, options.mu),
             pull=lambda options: options.mu,
         ),
         "fedmmd": Training(
-            help="SGD that keeps the outputs near those of the model that came",
+            help="SGD that keeps the outputs near those of the start model",
             code=f"{_HERE}.fedmmd:FEDMMD",
             options=FedMMDOptions,
             needs_of_task=lambda options: (ONE_OUTPUT,) if options.of == "logits" else (),
             outweighs=_mmd_outweighs,
         ),
         "fedfusion": Training(
-            help="SGD on a model that fuses its features with those of the model that came",
+            help="SGD on a model that fuses its features with those of the start model",
             code=f"{_HERE}.fedfusion:FEDFUSION",
             options=FedFusionOptions,
             adds=_fusion,

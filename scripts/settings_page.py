@@ -40,16 +40,17 @@ INTRODUCTION = """\
 
 <!-- Made by scripts/settings_page.py. Do not edit this page: edit the help texts, then run that script. -->
 
-This page lists every flag of `top-server` and `fedgsp-node`. `top-server --help` and `fedgsp-node start --help` print
-the same texts.
+This page lists every flag of `top-server` and `fedgsp-node`. `--help` after a program or a command prints the same
+texts. [Your own parts](parts.md) and `top-server parts` add values and options.
 
 A program reads its settings from flags and, with `--config FILE`, from a TOML file. Flags override the file. In the
 file a setting has the name of its flag with underscores: `--learning-rate 0.05` is `learning_rate = 0.05`. Options
 (`--task-option KEY=VALUE`) are tables: `[task_option]`, then `KEY = VALUE`. `config.toml` in a run directory is such a
 file: `top-server --config RUN_DIR/config.toml` repeats that run in a new directory.
 
-An empty default means that the setting is off, or that the scheme decides. [Schemes](schemes.md) has the options of
-groupings, trainings, aggregations and merges; [tasks](tasks.md) has the options of tasks.
+An empty default means that the setting is off, that its text names the default, or that the scheme decides.
+[Schemes](schemes.md) has the options of groupings, trainings, aggregations and merges; [tasks](tasks.md) has the
+options of tasks. `top-server parts` prints all options with their defaults.
 """
 
 
@@ -73,7 +74,7 @@ def page() -> str:
     parts += _section("top-server report", leading.commands["report"])
     parts += _section("top-server export", leading.commands["export"])
     parts += _section("top-server web", leading.commands["web"], WebSettings)
-    for command in ("invite", "assign", "operator", "revoke", "kubernetes", "slurm"):
+    for command in ("audit", "parts", "invite", "assign", "operator", "revoke", "kubernetes", "slurm"):
         parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
     parts += _section("fedgsp-node", node)
@@ -123,7 +124,9 @@ def _row(one: Described, names: tuple[str, ...]) -> Row:
 def _plain_row(option: Any) -> Row:
     """The row of a flag or argument that is no setting, such as --version."""
     name = option.opts[0] if option.opts[0].startswith("--") else option.opts[0].upper()
-    return Row(f"{name} {option.metavar or ''}".strip(), option.help, "required" if option.required else "")
+    empty = option.default is None or option.default is False or option.default in ("", (), [])
+    default = "required" if option.required else "" if empty else f"`{option.default}`"
+    return Row(f"{name} {option.metavar or ''}".strip(), option.help, default)
 
 
 def _table(rows: list[Row]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def run(
     if context.invoked_subcommand is not None:
         if flags or config_file or asked:
             wrong = "--config" if config_file else asked[0] if asked else flag(next(iter(flags)))
-            raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
+            raise ConfigError(f"{wrong} is a flag of a run, not of {context.invoked_subcommand}", "leave it out")
         return
     if asked:
         _check_again(asked, flags, config_file)
@@ -230,13 +230,15 @@ def report(
     run_dirs: Annotated[list[Path], typer.Argument(help="directories of runs, finished or not")],
     out: Annotated[
         Path | None,
-        typer.Option(help="the file to write; report.html in RUN_DIR, or here for several runs, by default"),
+        typer.Option(
+            help="the file to write; by default report.html in RUN_DIR, or for several runs in the working directory"
+        ),
     ] = None,
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="also write each chart as a file into this folder")
     ] = None,
 ) -> None:
-    """Write a report of one run, or of several beside each other, as one HTML file that needs nothing else."""
+    """Write a report of one run, or a comparison of several runs, as one HTML file that needs no network."""
     from top_server.report import page
 
     target = out or (run_dirs[0] / "report.html" if len(run_dirs) == 1 else Path("report.html"))
@@ -253,7 +255,7 @@ def web(
     verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
     **_settings: Any,
 ) -> None:
-    """Show recorded runs, and runs that are being played, on a web page. It is only read."""
+    """Show recorded runs, and runs that are being played, on a web page. The page changes nothing."""
     settings = settled(WebSettings, None, given(context, WebSettings), {})
     logs.configure(verbose)
     from top_server.federation.opening import certify  # here: --help needs no gRPC
@@ -284,9 +286,11 @@ def audit(
 
 @app.command()
 def parts(
-    kind: Annotated[str, typer.Argument(help="grouping, profile, program, ...; all kinds by default")] = "",
+    kind: Annotated[
+        str, typer.Argument(help="a kind of part: grouping, profile, program, ...; all kinds by default")
+    ] = "",
 ) -> None:
-    """List the parts that can be chosen, those of installed packages too, with their options."""
+    """List the parts of each kind with their options, also those of installed packages."""
     for line in listed(kind):
         typer.echo(line)
 

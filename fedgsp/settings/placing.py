@@ -18,34 +18,34 @@ class PlaceSettings(RunFiles):
 
     place: str | None = setting(
         None,
-        "where the run starts nodes, its workers; none by default",
+        "where the run itself starts nodes, which are called workers; by default it starts none",
         may_change=True,
         panel=PROCESSES,
     )
     place_option: dict[str, str] = setting(
         {}, "an option of the place; repeatable", options_of="place", may_change=True, panel=PROCESSES
     )
-    workers: int = setting(0, "number of nodes that --place starts", least=0, panel=PROCESSES)
+    workers: int = setting(0, "number of workers that --place starts", least=0, panel=PROCESSES)
     local_nodes: int = setting(
-        0, "number of nodes to start on this machine: short for --place local --workers N", least=0, panel=PROCESSES
+        0, "number of workers on this machine: short for --place local --workers N", least=0, panel=PROCESSES
     )
     clients: int | None = setting(
-        None, "number of clients that these nodes host together: 0 to N - 1", least=1, panel=PROCESSES
+        None, "number of clients that the workers host together: 0 to N - 1", least=1, panel=PROCESSES
     )
     place_managers: bool = setting(
         False,
-        "run group managers on the machines of these nodes, and not beside the top server",
+        "run group managers on the machines of the workers, and not beside the top server",
         may_change=True,
         panel=PROCESSES,
     )
     threads: int = setting(
         1,
-        "threads of each of these nodes; another number may change the last bits of the models",
+        "threads of each worker; another number may change the last bits of the models",
         least=1,
         most=1024,
         panel=PROCESSES,
     )
-    device: str = setting("cpu", f"where these nodes train: {DEVICES}", metavar="DEVICE", panel=PROCESSES)
+    device: str = setting("cpu", f"where the workers train: {DEVICES}", metavar="DEVICE", panel=PROCESSES)
 
     @property
     def placed(self) -> str | None:
@@ -70,10 +70,14 @@ class PlaceSettings(RunFiles):
             ),
             (
                 self.place is not None and not self.workers_to_place,
-                f"--place {self.place} does not know how many nodes to start",
+                f"--place {self.place} is given without the number of nodes",
                 "give --workers",
             ),
-            (self.workers and self.place is None, f"{count} has no place", "give --place"),
+            (
+                self.workers and self.place is None,
+                f"{count} is given without a place",
+                "give --place, or --local-nodes in place of --workers",
+            ),
             (
                 self.place_managers and not self.workers_to_place,
                 "--place-managers needs the machines of nodes that the run starts, and there are none",
@@ -86,7 +90,7 @@ class PlaceSettings(RunFiles):
             ),
             (
                 self.clients is None and self.workers_to_place > 1,
-                f"{count} needs to know how many clients to deal",
+                f"{count} is given without the number of clients",
                 "give --clients, the number of clients",
             ),
             (

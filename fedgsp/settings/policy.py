@@ -166,8 +166,8 @@ class Policy:
     )
     least_samples: int = setting(
         10,
-        "training samples of a client of which class histograms, updates, distances, discriminators, or figures on"
-        " training data are told",
+        "training samples that a client must have before the node tells its class histogram, updates, distances,"
+        " discriminators, or figures on its training data",
         least=0,
         widest=0,
         panel=WHAT,

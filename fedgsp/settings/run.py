@@ -34,20 +34,23 @@ class RunConfig(PlaceSettings):
     scheme: str = setting("fedgsp", "the algorithm; it sets the defaults of the choices below", panel=METHOD)
     growth: str | None = setting(None, "how the number of groups grows from round to round", panel=METHOD)
     alpha: float | None = setting(
-        None, "how fast the number of groups grows; by the number of clients by default", above=0, panel=METHOD
+        None,
+        "how fast the number of groups grows; the default depends on the number of clients",
+        above=0,
+        panel=METHOD,
     )
     beta: int | None = setting(
         None,
-        "groups in round 1, and the step by which their number grows; by the number of clients by default",
+        "groups in round 1, and the step by which their number grows; the default depends on the number of clients",
         least=1,
         panel=METHOD,
     )
     smallest_group: int | None = setting(
-        None, "fewest clients in a group; by the number of clients by default", least=1, panel=METHOD
+        None, "fewest clients in a group; the default depends on the number of clients", least=1, panel=METHOD
     )
     sampling_rate: float | None = setting(
         None,
-        "share of the groups (fedavg, ...: of the clients) that train in a round; by the number of clients by default",
+        "share of the groups (fedavg, ...: clients) that train in a round; by default the number of clients decides",
         above=0,
         most=1,
         panel=METHOD,
@@ -63,7 +66,7 @@ class RunConfig(PlaceSettings):
     )
     balance: str | None = setting(
         None,
-        "time deals the groups so that no relay takes much longer than it must, by how long each client took so far",
+        "time: clients are dealt to groups by how long each took so far, so that no relay takes longer than it must",
         choices=("time",),
         panel=METHOD,
     )
@@ -71,13 +74,17 @@ class RunConfig(PlaceSettings):
     profile_option: dict[str, str] = setting(
         {}, "an option of the profile; repeatable", options_of="profile", panel=METHOD
     )
-    program: str | None = setting(None, "how the clients of a group train: in turn, or at once", panel=METHOD)
+    program: str | None = setting(
+        None,
+        "how the clients of a group train: one after the other (relay), or at the same time (parallel)",
+        panel=METHOD,
+    )
     program_option: dict[str, str] = setting(
         {}, "an option of the program; repeatable", options_of="program", panel=METHOD
     )
     relay_order: str | None = setting(
         None,
-        "whether relays keep their order, or draw it anew in every round; by the scheme by default",
+        "whether relays keep their order (kept), or draw it anew in every round (drawn); the scheme has a default",
         choices=("kept", "drawn"),
         panel=METHOD,
     )
@@ -125,14 +132,14 @@ class RunConfig(PlaceSettings):
         panel=TRAINING,
     )
 
-    optimizer: str | None = setting(None, "how a client turns gradients into steps; by default auto", panel=OPTIMISER)
+    optimizer: str | None = setting(None, "how a client turns gradients into steps; auto by default", panel=OPTIMISER)
     optimizer_option: dict[str, str] = setting(
         {}, "an option of the optimiser; repeatable", options_of="optimizer", panel=OPTIMISER
     )
     optimizer_state: str = setting(
         "fresh",
-        "where an optimiser begins: anew in every training, from the state that each client's node keeps, or from the"
-        " state that is relayed with the model",
+        "where the optimiser of a training begins: without a state (fresh), from the state that the node keeps for the"
+        " client (kept), or from the state that came with the model (relayed)",
         choices=("fresh", "kept", "relayed"),
         panel=OPTIMISER,
     )
@@ -197,7 +204,7 @@ class RunConfig(PlaceSettings):
     )
     join_timeout: float = setting(
         120.0,
-        "how long to wait for these nodes and clients; the run ends if they do not come",
+        "how long the top server waits for the nodes and clients of --min-nodes and --min-clients; then the run ends",
         above=0,
         metavar="SECONDS",
         may_change=True,
@@ -312,11 +319,11 @@ class NodeSettings(ProxySettings):
         panel=CONNECTIONS,
     )
     connect_timeout: float = setting(
-        120.0, "exit after this long without a top server", above=0, metavar="SECONDS", panel=CONNECTIONS
+        120.0, "exit if no top server is found for this long", above=0, metavar="SECONDS", panel=CONNECTIONS
     )
     return_timeout: float = setting(
         3600.0,
-        "exit after this long without the top server of a joined run; --connect-timeout holds after it has stopped",
+        "exit if the top server of a joined run is away for so long; --connect-timeout applies after it has stopped",
         above=0,
         metavar="SECONDS",
         panel=CONNECTIONS,
@@ -336,8 +343,8 @@ class NodeSettings(ProxySettings):
     device: str = setting("cpu", f"where the node trains: {DEVICES}", metavar="DEVICE", panel=WORK)
     state_dir: Path | None = setting(
         None,
-        "where heads, models and optimiser states that stay with the clients are kept beyond a restart of the node; "
-        "in memory only by default",
+        "folder in which the node keeps the heads, models and optimiser states of its clients, so that they survive a "
+        "restart; by default they are in memory only",
         metavar="DIRECTORY",
         panel=WORK,
     )
@@ -349,14 +356,14 @@ class NodeSettings(ProxySettings):
     )
     policy: str | None = setting(
         None,
-        "TOML file that says what this node does at most, whatever it is ordered; a default policy without it; "
-        f"{NO_POLICY}: the node does all that it is ordered",
+        "TOML file with the limits of what this node does for a top server; without this flag, a default policy"
+        f" holds; {NO_POLICY}: no limits",
         metavar="FILE",
         panel=POLICY,
     )
     allow: dict[str, str] = setting(
         {},
-        "a key of the policy, to allow more: entries are added, a number is replaced; repeatable. "
+        "allow more than the policy: adds entries to a list, and replaces a number; repeatable. "
         "`fedgsp-node policy` prints all keys",
         panel=POLICY,
     )

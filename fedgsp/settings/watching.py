@@ -51,7 +51,7 @@ class WatchSettings(FederationSettings):
     )
     unhealthy_after: float = setting(
         1800.0,
-        "/healthz answers 503 after this long without an event; the waits of a run for nodes do not count",
+        "/healthz answers 503 after this long without an event; time in which a run waits for nodes does not count",
         above=0,
         may_change=True,
         metavar="SECONDS",

@@ -30,7 +30,7 @@ TaskName = Annotated[
 TaskOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--task-option", metavar="KEY=VALUE", help="an option of the task, over those of the run; repeatable"
+        "--task-option", metavar="KEY=VALUE", help="an option of the task, in place of that of the run; repeatable"
     ),
 ]
 Model = Annotated[
@@ -39,7 +39,10 @@ Model = Annotated[
 ]
 StateDir = Annotated[
     Path | None,
-    typer.Option("--state-dir", help="of the client's node: has the heads and personal models that stayed there"),
+    typer.Option(
+        "--state-dir",
+        help="the --state-dir of the client's node, with the heads and personal models that stayed there",
+    ),
 ]
 
 
@@ -54,7 +57,10 @@ def export(
     task_option: TaskOptions = None,
     model: Model = "final",
     client: Annotated[
-        int | None, typer.Option(metavar="N", help="whose model, where groups or clients have different ones")
+        int | None,
+        typer.Option(
+            metavar="N", help="the client whose model is written, if groups or clients have different models"
+        ),
     ] = None,
     state_dir: StateDir = None,
     merge_adapters: Annotated[
@@ -90,7 +96,9 @@ def evaluate(
     task_option: TaskOptions = None,
     clients: Annotated[
         str | None,
-        typer.Option(metavar="IDS", help="clients whose data are here, such as 0-3,7 or 0-98/2; all by default"),
+        typer.Option(
+            metavar="IDS", help="clients whose data are on this machine, such as 0-3,7 or 0-98/2; all by default"
+        ),
     ] = None,
     model: Model = "final",
     part: Annotated[Part, typer.Option(metavar="PART", help="the data to evaluate on: test or validation")] = "test",
@@ -98,7 +106,7 @@ def evaluate(
     device: Annotated[str, typer.Option(metavar="DEVICE", help=f"where to compute: {DEVICES}")] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="print the figures as one JSON object")] = False,
 ) -> None:
-    """Evaluate a model of a run on the data of clients that are here; nothing leaves this machine."""
+    """Evaluate a model of a run on the data of clients on this machine; nothing leaves this machine."""
     logs.configure()
     check_device(device)
     ids = None if clients is None else parse_clients(clients)

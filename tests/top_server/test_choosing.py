@@ -97,17 +97,17 @@ def test_single_choices_may_be_replaced() -> None:
         (
             "hcct",
             {"profile_option": {"sketch_bytes": "16"}},
-            "sketch_bytes says nothing where similarity is exact",
+            "sketch_bytes has no effect where similarity is exact",
         ),
         (
             "hcct-e",
             {"profile_option": {"sketch_bytes": "16"}},
-            "sketch_bytes says nothing where similarity is layer",
+            "sketch_bytes has no effect where similarity is layer",
         ),
         (
             "hcct",
             {"profile_option": {"layer_score": "release"}},
-            "layer_score says nothing where similarity is exact",
+            "layer_score has no effect where similarity is exact",
         ),
         ("maxfl", {"profile_option": {"prior_epochs": "none"}}, "option prior_epochs is 'none'"),
         ("ifca", {"profile_option": {"models": "0"}}, "option models is '0'"),
@@ -237,9 +237,7 @@ def test_steps_that_swing_ever_wider_about_the_received_model_are_refused(
     training: str, rate: float, given: dict[str, str], told: str
 ) -> None:
     error = refused(scheme="fedavg", training=training, learning_rate=rate, training_option=given)
-    assert (
-        error.what == f"the step size times the pull of training {training} is {told}: from 2 on it swings ever wider"
-    )
+    assert error.what == f"the step size times the pull of training {training} is {told}: from 2 on, training diverges"
     assert "lower --learning-rate" in error.remedy
 
 

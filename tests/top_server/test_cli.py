@@ -81,7 +81,7 @@ def test_the_version_is_that_of_the_package(
             "error: --task-option 'clients' is not an option; write --task-option key=value",
         ),
         (["--config", "nowhere.toml"], "error: --config nowhere.toml: there is no such file"),
-        (["--rounds", "3", "grouping-service"], "error: --rounds is for a run, not for grouping-service"),
+        (["--rounds", "3", "grouping-service"], "error: --rounds is a flag of a run, not of grouping-service"),
         (["grouping-service", "--listen", "x"], "error: --listen: 'x' is not an address"),
         (["grouping"], "error: No such command 'grouping'"),
         (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three flags for TLS"),

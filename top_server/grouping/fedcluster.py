@@ -22,7 +22,9 @@ class FedClusterOptions:
     eps1: float = setting(0.4, "a group splits only if its mean update is shorter than this", least=0)
     eps2: float = setting(1.6, "a group splits only if its longest update is longer than this", least=0)
     min_round: int = setting(20, "groups split only after this round", least=0)
-    gamma_max: float = setting(0.0, "halves must be further apart than this; 0 does not ask", least=0)
+    gamma_max: float = setting(
+        0.0, "the halves of a group must be further apart than this; 0: no such condition", least=0
+    )
     linkage: str = setting(
         "complete",
         "how halves are found: complete, as in the authors' demonstration, or single, as in their Algorithm 1",

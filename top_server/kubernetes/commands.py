@@ -18,10 +18,12 @@ def kubernetes(
     image: Annotated[str, typer.Option(help="the image with FedGSP and the task: see Containerfile")],
     nodes: Annotated[int, typer.Option(help="number of nodes, each a pod")],
     clients: Annotated[int, typer.Option(help="number of clients that the nodes host together")],
-    name: Annotated[str, typer.Option(help="begins the names of everything that is made")] = "fedgsp",
+    name: Annotated[str, typer.Option(help="prefix of the names of all objects in the manifests")] = "fedgsp",
     namespace: Annotated[str, typer.Option(help="the namespace")] = "default",
-    data_claim: Annotated[str, typer.Option(metavar="NAME", help="a claim of a volume that nodes read at /data")] = "",
-    storage_class: Annotated[str, typer.Option(metavar="NAME", help="the class of the volume for the run")] = "",
+    data_claim: Annotated[
+        str, typer.Option(metavar="NAME", help="persistent volume claim with the data, which nodes read at /data")
+    ] = "",
+    storage_class: Annotated[str, typer.Option(metavar="NAME", help="storage class of the volume for the run")] = "",
     cpu: Annotated[str, typer.Option(help="processors of each pod")] = "1",
     memory: Annotated[str, typer.Option(help="memory of each pod")] = "2Gi",
     disk: Annotated[str, typer.Option(help="size of the volume for the run")] = "10Gi",
@@ -29,9 +31,9 @@ def kubernetes(
     certificates_for: Annotated[
         str, typer.Option(metavar="DURATION", help="how long the certificates are good: 12h, 30d")
     ] = "30d",
-    out: Annotated[Path, typer.Option(help="the file to write, for your eyes only: it has the keys")] = Path(
-        "fedgsp.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="the file to write; it contains private keys, so only you can read it")
+    ] = Path("fedgsp.yaml"),
 ) -> None:
     """Write the manifests of a run on Kubernetes: a job for the top server, one for the nodes, and their keys."""
     from datetime import timedelta

@@ -144,8 +144,10 @@ class Placing(ABC):
 class RemoteOptions:
     """Options of every place whose workers may be on other machines."""
 
-    host: str = setting("", "host name or address by which workers reach the top server; that of this machine")
-    cpus: float | None = setting(None, "processors of each worker; as many as --threads", above=0)
+    host: str = setting(
+        "", "host name or address by which workers reach the top server; by default the name of this machine"
+    )
+    cpus: float | None = setting(None, "processors of each worker; by default as many as --threads", above=0)
     gpus: float = setting(0.0, "GPUs of each worker", least=0)
     memory: int = setting(0, "memory of each worker in MiB; 0: what the place gives", least=0)
     start_timeout: float = setting(

@@ -71,7 +71,7 @@ class UpdateOptions:
             ("sketch_bytes", self.sketch_bytes, "sketch"),
         ):
             if value is not None and self.similarity != needed:
-                what = f"profile updates: option {name} says nothing where similarity is {self.similarity}"
+                what = f"profile updates: option {name} has no effect where similarity is {self.similarity}"
                 raise ConfigError(what, f"give --profile-option similarity={needed} too")
 
     @property
@@ -98,7 +98,7 @@ class DistanceOptions:
     estimate: str = setting(
         "cross-fitted",
         "how judgements become distances: the last one (the paper), the largest one (its authors' code), or the mean"
-        " after the best one, over two draws of training samples, less what may be chance (decision 9)",
+        " after the best one, over two draws of training samples, minus the part that may be chance (decision 9)",
         choices=tuple(ESTIMATES),
     )
     exchanges: int = setting(2000, "most exchanges of weights", least=1)

@@ -152,9 +152,9 @@ def test_a_value_at_the_edge_is_taken(config: RunConfig) -> None:
             RunConfig(local_nodes=2, clients=4, place_managers=True, manager_ports="7100-7199"),
             "--manager-ports is for managers beside the top server",
         ),
-        (RunConfig(place="local", workers=2), "--workers 2 needs to know how many clients"),
-        (RunConfig(place="local"), "--place local does not know how many nodes.*give --workers"),
-        (RunConfig(workers=2, clients=2), "--workers 2 has no place"),
+        (RunConfig(place="local", workers=2), "--workers 2 is given without the number of clients"),
+        (RunConfig(place="local"), "--place local is given without the number of nodes.*give --workers"),
+        (RunConfig(workers=2, clients=2), "--workers 2 is given without a place"),
         (RunConfig(place="local", workers=2, local_nodes=2, clients=2), "--local-nodes 2 is short for --place local"),
     ],
 )

@@ -14,18 +14,18 @@ def slurm(
     config_file: Annotated[Path, typer.Option("--config", metavar="FILE", help="the settings of the run in TOML")],
     run_dir: Annotated[Path, typer.Option(metavar="DIRECTORY", help="where the run is recorded, on a shared disk")],
     time: Annotated[
-        str, typer.Option(help="time limit of each job, such as 4:00:00; that of the partition by default")
+        str, typer.Option(help="time limit of each job, such as 4:00:00; by default that of the partition")
     ] = "",
-    partition: Annotated[str, typer.Option(help="partition of the job; the default one of the cluster")] = "",
+    partition: Annotated[str, typer.Option(help="partition of the job; by default that of the cluster")] = "",
     account: Annotated[str, typer.Option(help="account that the job is charged to")] = "",
     cpus: Annotated[int, typer.Option(min=1, help="processors of the top server and its group managers")] = 2,
-    memory: Annotated[str, typer.Option(help="their memory, such as 4G; that of the partition by default")] = "",
+    memory: Annotated[str, typer.Option(help="memory of the job, such as 4G; by default that of the partition")] = "",
     notice: Annotated[
         int, typer.Option(min=30, max=3600, help="seconds before the time limit at which the run stops")
     ] = 120,
     sbatch: Annotated[str, typer.Option(help="further flags of sbatch, such as '--qos=long --comment=trial'")] = "",
 ) -> None:
-    """Print the script of a Slurm job that plays a run to its end, in as many jobs as that takes: ... | sbatch."""
+    """Print the script of a Slurm job that plays a run, and goes back into the queue until the run is finished."""
     from top_server.choosing import NAMES
     from top_server.placing.slurm.job import Job, script
     from top_server.placing.slurm.options import SlurmOptions, flags_of

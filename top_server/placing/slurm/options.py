@@ -17,10 +17,10 @@ _TIME = re.compile(r"([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}", re.ASCII)
 class SlurmOptions(RemoteOptions):
     """Options of place `slurm`."""
 
-    partition: str = setting("", "partition of the workers; the default one of the cluster")
+    partition: str = setting("", "partition of the workers; by default that of the cluster")
     account: str = setting("", "account that the workers are charged to")
     qos: str = setting("", "quality of service of the workers")
-    time: str = setting("", "time limit of each worker, such as 4:00:00; that of the partition")
+    time: str = setting("", "time limit of each worker, such as 4:00:00; by default that of the partition")
     sbatch: str = setting("", "further flags of sbatch, such as '--constraint=avx512 --exclude=node7'")
     poll: float = setting(5.0, "seconds between two looks at the queue", least=0.1, most=600)
 
