@@ -186,7 +186,9 @@ def told() -> str:
         ready, _, _ = select.select([0], [], [], TOLD_WITHIN_S)
         more = os.read(0, 1) if ready else b""  # one by one: what follows is for `_read_lifeline`
         if not more:
-            raise PeerError("nobody told this process what it needs", "it is started by the top server only")
+            raise PeerError(
+                "this process got no settings from a parent", "do not start it by hand: the top server starts it"
+            )
         line += more
     return line.decode().strip()
 

@@ -191,7 +191,7 @@ class Task(abc.ABC):
         )
 
     def transform(self, x: Any, y: Any, generator: torch.Generator) -> tuple[Any, Any]:
-        """What becomes of a batch before a model trains on it, such as augmentation; by default nothing.
+        """The batch on which a model trains, made from a batch of the data (augmentation); by default the same.
 
         Draw random numbers from `generator` alone: it is seeded by round and client, so that the same bits come out
         wherever the client is hosted. The tensors are on the CPU and may be changed in place.

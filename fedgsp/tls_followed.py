@@ -43,7 +43,7 @@ class Followed:
             found = load(self._tls.files)
             assert found is not None
             if found.identity != self._tls.identity:
-                raise ConfigError(f"it is that of {found.identity or 'nobody'} now", "put the former one back")
+                raise ConfigError(f"the new file names {found.identity or 'nobody'}", "put the former file back")
         except ConfigError as error:
             if versions != self._refused:
                 logger.warning("the certificate is not replaced: %s", error)

@@ -95,7 +95,9 @@ class HostedManagers:
                     why = describe(error)
                 tries = 0 if connection.heard else tries + 1
                 seconds = pause_s(tries)
-                logger.info("no managers are run here for a moment: %s; next try in %.1f s", why, seconds)
+                logger.info(
+                    "this worker cannot run group managers at the moment: %s; next try in %.1f s", why, seconds
+                )
                 await asyncio.sleep(seconds)
 
     async def _connected(self, connection: _Connection, run_id: str) -> str:

@@ -310,11 +310,14 @@ class _Node:
                     return joined, f"what it said {proto.why}"
                 said_now = wire.decode(TopServerMessage, proto).kind
                 if not joined and not isinstance(said_now, Welcome | MakeConstants | Failure):
-                    raise PeerError("the top server asked for something before it admitted this node")
+                    raise PeerError(
+                        "the top server asked for something before it admitted this node",
+                        "install the same version of fedgsp on both machines",
+                    )
                 match said_now:
                     case Welcome(run_id) as welcome:
                         if not is_run(run_id):
-                            raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
+                            raise PeerError(f"the id of the run is {run_id[:60]!r}", "correct the top server")
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")
                         joined = True

@@ -96,7 +96,7 @@ class Slot:
             if not running.done():
                 self._hung = running
                 logger.warning(
-                    "a call of the task was called off %.0f s ago and still runs; all further orders wait for it:\n%s",
+                    "a call of the task was cancelled %.0f s ago and still runs; all further orders wait for it:\n%s",
                     STOP_TIMEOUT_S,
                     self._where(),
                 )

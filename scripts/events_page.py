@@ -33,8 +33,8 @@ ignore those that it does not know. NaN and infinity are `null`.
   `program` (`describe`, `evaluate`, ...).
 - A resumed run continues the same file. The events of an interrupted round stay in the file, and the events of what is
   played again follow.
-- The run that `--local-run` plays first has an `events.jsonl` in its own directory. Nodes that join or leave
-  meanwhile, and its managers, are in the file of the run that it is compared with.
+- The run that `--local-run` plays first has an `events.jsonl` in its own directory. Events of nodes that join or leave
+  meanwhile, and of its group managers, are in the file of the main run, which is compared with it.
 """
 
 

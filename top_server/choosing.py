@@ -135,7 +135,7 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
         # The papers' values, which experiments with several schemes have in all of them, are only warned of.
         yield (
             getattr(config, name) != PAPER.get(name),
-            f"{flag(name)} says nothing in scheme {config.scheme}, {why}",
+            f"{flag(name)} has no effect in scheme {config.scheme}, {why}",
             "give --grouping-option alpha=..." if name == "alpha" else "leave it out",
         )
     yield (

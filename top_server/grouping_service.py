@@ -50,7 +50,9 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
             "is a grouping service running there?",
         ) from error
     if answer is None:  # gRPC gives None for an answer that it cannot read
-        raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
+        raise PeerError(
+            f"the grouping service at {address} sent an answer that cannot be read", "correct that service"
+        )
     groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
     busy = {client for group in groups for client in group}
     idle = tuple(client for client in request.clients if client not in busy)
@@ -59,7 +61,7 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
         plan.check(request)
     except ValueError as error:
         raise PeerError(
-            f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
+            f"the grouping service at {address} sent a wrong plan: {error}", "correct that service"
         ) from error
     return plan
 

@@ -128,7 +128,7 @@ def _check_state(config: RunConfig, scheme: Scheme, options: Any) -> None:
     given = f"--optimizer-state {config.optimizer_state}"
     if isinstance(options, SgdOptions) and not options.momentum:
         raise ConfigError(
-            f"{given} says nothing for SGD without momentum, which has no state",
+            f"{given} has no effect with SGD without momentum, which has no state",
             "give --optimizer-option momentum=..., or another --optimizer",
         )
     if scheme.aggregation == "fednova":
@@ -181,8 +181,8 @@ def check_own_optimizer(config: RunConfig, scheme: Scheme, own: bool) -> None:
     if not own:
         if config.optimizer_state != FRESH:
             raise ConfigError(
-                f"--optimizer-state {config.optimizer_state} says nothing here: the task has no optimizer(), and plain"
-                " SGD has no state",
+                f"--optimizer-state {config.optimizer_state} has no effect: the task has no optimizer(), and plain SGD"
+                " has no state",
                 "give --optimizer too, or leave it out",
             )
         return

@@ -74,7 +74,7 @@ def ask(
     there is evidence about nobody.
     """
     if not evidence.clients:
-        raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
+        raise RunError(f"no client reported its profile ({scheme.profile})", "see events.jsonl for the reasons")
     wanted = groups_wanted(config, scheme, number, len(evidence.clients) - len(evidence.away))  # of all clients
     plan = before.plan
     if evidence.away:

@@ -55,7 +55,7 @@ def proxy_parts(url: str) -> tuple[str, str]:
     if found.scheme != "http":
         raise ConfigError(
             f"--proxy begins with {found.scheme!r}" if found.scheme else "--proxy has no http://",
-            f"{_FORM}: the proxy is spoken to by HTTP, also for connections with TLS, which go through it unread",
+            f"{_FORM}: a node speaks HTTP with the proxy, also for connections with TLS, which the proxy cannot read",
         )
     if found.path not in ("", "/") or found.query or found.fragment or port is None:
         raise ConfigError("--proxy is not the address of a proxy", _FORM)

@@ -74,7 +74,7 @@ async def _certificate(
     PeerError.require(
         whose == node(name) and belongs(found, key),
         "the top server sent a certificate that is not for this node",
-        "mend the top server",
+        "correct the top server",
     )
     return found
 

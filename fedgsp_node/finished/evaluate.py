@@ -105,7 +105,7 @@ def evaluate(
         try:
             found = clients.evaluate(hosted.client, Weights.of(arrays, clients.tensors), Control(), part=part)
         except OrderError as error:
-            raise TaskError(f"client {hosted.client}: {error.failure}", "mend the task, or its data") from error
+            raise TaskError(f"client {hosted.client}: {error.failure}", "correct the task, or its data") from error
         answers.append(found)
         scores[hosted.client] = _score(scoring, part, [found], file.name, file.round)
         for name in _left_out(found):

@@ -146,7 +146,7 @@ async def test_an_event_that_cannot_be_read_ends_the_group() -> None:
 async def test_a_plan_that_cannot_be_read_is_an_error_of_that_service() -> None:
     question = GroupingRequest(1, 1, 1, (0,), np.array([5]))
     async with serving(speaking(path("GroupingService", "Assign"), [b"\xff\xff"], "end")) as served:
-        with pytest.raises(PeerError, match="answered what cannot be read"):
+        with pytest.raises(PeerError, match="sent an answer that cannot be read"):
             await soon(assign(served.channel, served.address, "single", question))
 
 

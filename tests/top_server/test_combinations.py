@@ -107,7 +107,7 @@ def test_options_of_every_part_are_judged_at_once(scheme: str, kind: str, option
 
 
 def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:
-    with pytest.raises(ConfigError, match="--alpha says nothing in scheme hcct") as caught:
+    with pytest.raises(ConfigError, match="--alpha has no effect in scheme hcct") as caught:
         choose(RunConfig(scheme="hcct", alpha=100.0))
     assert caught.value.remedy == "give --grouping-option alpha=..."
     assert choose(RunConfig(scheme="fedgsp", alpha=100.0)).growth == "log"
@@ -119,9 +119,11 @@ def test_a_counted_grouping_accepts_settings_of_the_number_of_groups(grouping: s
     chosen = choose(config)
     assert (chosen.grouping, chosen.service) == (("random", "") if grouping == "random" else ("single", "127.0.0.1:9"))
     assert choose(replace(config, growth="log", alpha=3.0)).growth == "log"
-    with pytest.raises(ConfigError, match="--alpha says nothing in scheme global"):
+    with pytest.raises(ConfigError, match="--alpha has no effect in scheme global"):
         choose(replace(config, alpha=3.0))  # the number is constant
-    with pytest.raises(ConfigError, match="--sampling-rate says nothing in scheme global, in which all clients train"):
+    with pytest.raises(
+        ConfigError, match="--sampling-rate has no effect in scheme global, in which all clients train"
+    ):
         choose(replace(config, sampling_rate=0.5))
 
 
@@ -176,7 +178,7 @@ def test_a_grouping_that_is_not_counted_refuses_settings_of_the_number_of_groups
     grouping: str | None, name: str
 ) -> None:
     given: dict[str, Any] = {name: {"beta": 2, "growth": "log"}[name]}
-    with pytest.raises(ConfigError, match=f"--{name} says nothing in scheme global, which grows no groups"):
+    with pytest.raises(ConfigError, match=f"--{name} has no effect in scheme global, which grows no groups"):
         choose(RunConfig(scheme="global", grouping=grouping, **given))
 
 

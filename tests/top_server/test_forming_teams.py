@@ -185,7 +185,7 @@ async def test_evidence_goes_with_the_request() -> None:
 @EVERY
 async def test_without_evidence_about_anybody_there_are_no_groups(regroup: str) -> None:
     async with grouping(regroup) as (s, _):
-        with pytest.raises(RunError, match=r"no client told its profile \(distances\)"):
+        with pytest.raises(RunError, match=r"no client reported its profile \(distances\)"):
             await formed(s, 1)
 
 

@@ -100,7 +100,7 @@ def test_any_optimiser_goes_with_schemes_without_a_formula_for_sgd(scheme: str) 
         ),
         (
             {"optimizer": "sgd", "optimizer_state": "kept"},
-            "--optimizer-state kept says nothing for SGD without momentum",
+            "--optimizer-state kept has no effect with SGD without momentum",
             "give --optimizer-option momentum=..., or another --optimizer",
         ),
         (
@@ -180,7 +180,7 @@ def check_own(own: bool, **settings: Any) -> None:
 
 
 def test_kept_state_needs_an_optimiser_with_state() -> None:
-    with pytest.raises(ConfigError, match="--optimizer-state kept says nothing here: the task has no optimizer"):
+    with pytest.raises(ConfigError, match="--optimizer-state kept has no effect: the task has no optimizer"):
         check_own(False, optimizer_state="kept")
     check_own(True, optimizer_state="kept")
 

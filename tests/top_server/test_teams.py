@@ -111,7 +111,7 @@ def test_where_clients_are_sampled_a_request_is_about_these_alone() -> None:
 
 
 def test_without_evidence_about_any_client_there_are_no_teams() -> None:
-    with pytest.raises(RunError, match=r"no client told its profile \(distances\)"):
+    with pytest.raises(RunError, match=r"no client reported its profile \(distances\)"):
         asked(scheme("always"), PAIRS, Evidence(()))
 
 

@@ -174,9 +174,9 @@ def tell_left_out(
     """
     here = {client for client, member in hosted.items() if member.test_samples}
     if not here & alone.keys():
-        raise ConfigError(f"--local-run {config.local_run} tells nothing of any client of this run", _ANOTHER)
+        raise ConfigError(f"--local-run {config.local_run} has no score of any client of this run", _ANOTHER)
     for left_out, reason in (
-        (here - alone.keys(), "the local run does not tell what they reach alone"),
+        (here - alone.keys(), "the local run has no score of them"),
         (alone.keys() - here, "the local run has them, this run does not"),
     ):
         if left_out:

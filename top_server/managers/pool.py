@@ -117,7 +117,9 @@ class ManagerPool:
                 except UserError as error:
                     if not self._alive:
                         raise
-                    logger.warning("no further group manager starts, so another one gets a group more: %s", error)
+                    logger.warning(
+                        "no further group manager can be started, so a running one leads one more group: %s", error
+                    )
             return self.other_than(lost)
 
     def other_than(self, manager: Manager) -> Manager:

@@ -224,7 +224,7 @@ def _clients(hello: Hello, known: Known) -> Iterator[Refusal]:
         if client > MOST_CLIENT:
             yield Refusal(Failure(FailureCode.WRONG_TASK, f"it names client {client}: ids end at {MOST_CLIENT}"))
         if max(hosted.train_samples, hosted.test_samples, hosted.validation_samples) > MOST_SAMPLES:
-            detail = f"client {client} cannot have more than {MOST_SAMPLES} samples: mend its task"
+            detail = f"client {client} cannot have more than {MOST_SAMPLES} samples: correct its task"
             yield Refusal(Failure(FailureCode.WRONG_TASK, detail))
         if owner is not None:
             detail = f"client {client} is already hosted by another node: choose other --clients"

@@ -43,7 +43,7 @@ class ToldSamples:
         named = [f"client {client} {told[client]}" for client in list(told)[:_MOST_NAMED]]
         more = [counted(len(told) - _MOST_NAMED, "more client")] if len(told) > _MOST_NAMED else []
         text = "; ".join(named + more)
-        logger.warning("node %s has joined with other data than before: %s", hello.node, text)
+        logger.warning("node %s has joined with other numbers of samples than before: %s", hello.node, text)
         return text
 
 

@@ -49,7 +49,7 @@ class Profile(abc.ABC, Generic[Options]):
 
     @property
     def histograms(self) -> Mapping[int, tuple[int, ...]]:
-        """The class histogram of each client that told one, whether it is still present or not."""
+        """The class histogram of each client that reported one, whether it is still present or not."""
         return {}
 
     @property
@@ -81,7 +81,7 @@ class Profile(abc.ABC, Generic[Options]):
         """
         outcome = await survey(self.context, self.progress, round_number, task, reveals=reveals)
         if not outcome.done and set(self.context.membership.clients) <= set(task.clients):
-            error = unanswered(f"no client told its profile ({task.program})", outcome.failures)
+            error = unanswered(f"no client reported its profile ({task.program})", outcome.failures)
             if isinstance(error, AllLostError):
                 raise error
         return outcome

@@ -73,7 +73,7 @@ class Distances(Profile[DistanceOptions]):
         hosted = self.context.membership.clients
         clients = tuple(hosted)
         if round_number == 1 and self._recorded.path and self._met.isdisjoint(clients):
-            logger.warning("option distances: %s knows none of this run's clients", self._recorded.path)
+            logger.warning("option distances: %s has none of this run's clients", self._recorded.path)
         self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
         for client in clients:
             if self._sizes.get(client, hosted[client].train_samples) != hosted[client].train_samples:
@@ -134,7 +134,7 @@ class Distances(Profile[DistanceOptions]):
         if self.options.shared:
             # A shared network has an output for everybody: newcomers make it learn again.
             plan = [Measurement(min(samples, min(sizes.values()) // 2), tuple(able))]
-        logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
+        logger.info("round=%d measuring the distances between the data of %d clients", round_number, len(able))
         outcomes: list[GroupOutcome] = []
         found: dict[tuple[int, int], Distance] = {}
         for measurement in plan:

@@ -222,7 +222,7 @@ def mend(directory: RunDirectory, done: int) -> None:
         _keep(directory.events, lambda _: True)
         _keep(directory.history, lambda row: row["round"] <= done)
     except OSError as error:
-        raise RunError(f"{directory.path} cannot be mended: {reason_of(error)}", remedy_of(error)) from error
+        raise RunError(f"{directory.path} cannot be repaired: {reason_of(error)}", remedy_of(error)) from error
 
 
 def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -194,12 +194,14 @@ class Spool(abc.ABC):
                     raise OSError(None, "the file ends too early")
                 rest, offset = rest[read:], offset + read
         except OSError as error:
-            raise RunError(f"updates spooled in {self._directory} cannot be read: {error.strerror}") from error
+            raise RunError(
+                f"updates spooled in {self._directory} cannot be read: {error.strerror}", "check that disk"
+            ) from error
 
     def _refused(self, error: OSError) -> RunError:
         return RunError(
             f"updates cannot be spooled in {self._directory}: {error.strerror}",
-            "make room on that disk, or have the clients show a sketch in place of the exact update",
+            "make room on that disk, or give --profile-option similarity=sketch",
         )
 
 

@@ -373,12 +373,12 @@ HOSTED = {client: HostedClient(client, 10, tested) for client, tested in ((0, 5)
     ("alone", "told"),
     [
         ({0: 0.5, 4: 0.5}, []),
-        ({0: 0.5}, [([4], "the local run does not tell what they reach alone")]),
+        ({0: 0.5}, [([4], "the local run has no score of them")]),
         ({0: 0.5, 4: 0.0, 9: 0.5}, [([9], "the local run has them, this run does not")]),
         (
             {4: 0.5, 9: 0.5, 8: 0.5},
             [
-                ([0], "the local run does not tell what they reach alone"),
+                ([0], "the local run has no score of them"),
                 ([8, 9], "the local run has them, this run does not"),
             ],
         ),
@@ -395,6 +395,6 @@ def test_whose_gains_are_not_told_is_said_once(
 
 @pytest.mark.parametrize("alone", [{9: 0.5}, {7: 0.5}])
 def test_a_local_run_of_other_clients_altogether_is_refused(alone: dict[int, float], tmp_path: Path) -> None:
-    reason = r"--local-run .*alone tells nothing of any client of this run; give another"
+    reason = r"--local-run .*alone has no score of any client of this run; give another"
     with pytest.raises(ConfigError, match=reason):
         tell_left_out(config(tmp_path), HOSTED, alone, Recorder())

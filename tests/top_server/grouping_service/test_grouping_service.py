@@ -155,10 +155,10 @@ async def test_one_refusal_does_not_spoil_the_next_question() -> None:
     ],
 )
 async def test_a_plan_that_makes_no_sense_is_refused(groups: list[list[int]], said: str) -> None:
-    with pytest.raises(PeerError, match="answered a wrong plan") as caught:
+    with pytest.raises(PeerError, match="sent a wrong plan") as caught:
         await asked_of(Answers(*groups), request(12))
     assert said in caught.value.what
-    assert caught.value.remedy == "mend that service"
+    assert caught.value.remedy == "correct that service"
 
 
 async def test_clients_that_a_plan_leaves_out_sit_the_round_out() -> None:

@@ -30,7 +30,7 @@ async def test_a_client_that_comes_back_with_other_data_is_told_once(caplog: pyt
         await members.leave(node, "its stream was lost")
     changed = "client 1 had 11 training samples, now 1"
     assert [event.get("other_data") for event in recorder.of_kind("node_joined")] == [None, None, changed, None]
-    assert caplog.messages == [f"node b has joined with other data than before: {changed}"]
+    assert caplog.messages == [f"node b has joined with other numbers of samples than before: {changed}"]
 
 
 def test_every_part_counts_and_only_some_clients_are_named() -> None:

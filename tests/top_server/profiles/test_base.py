@@ -32,7 +32,7 @@ async def asked(
 async def test_where_all_are_lost_it_is_to_be_asked_again(
     monkeypatch: pytest.MonkeyPatch, codes: tuple[FailureCode, ...], result: FailureCode | None
 ) -> None:
-    with pytest.raises(AllLostError, match=r"no client told its profile \(describe\)"):
+    with pytest.raises(AllLostError, match=r"no client reported its profile \(describe\)"):
         await asked(monkeypatch, (0, 1, 2), codes, result)
 
 

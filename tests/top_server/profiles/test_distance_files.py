@@ -94,7 +94,7 @@ async def test_a_file_that_names_none_of_the_clients_is_told(
         file.write_text(json.dumps({**GOOD, "clients": clients}))
         async with measuring(monkeypatch, tmp_path, distances=str(file)) as (_, profile):
             await profile.gather(1)
-        assert (f"{file} knows none of this run's clients" in caplog.text) is told
+        assert (f"{file} has none of this run's clients" in caplog.text) is told
 
 
 async def test_clients_that_a_file_does_not_name_are_measured_as_newcomers(

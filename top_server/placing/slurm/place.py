@@ -83,7 +83,7 @@ class Slurm(Placing):
                 failed = ""
             except UserError as error:
                 if failed != str(error):
-                    logger.warning("the queue of Slurm is not seen: %s", error)
+                    logger.warning("the queue of Slurm cannot be read: %s", error)
                 failed = str(error)
 
     async def _look(self) -> None:

@@ -23,7 +23,7 @@ class LocalRoundFinished(RoundEvent):
 
 
 class GainsNotTold(Event):
-    """Only one of the two runs has a score of these clients."""
+    """Only one of the two runs has a score of these clients, so their gain over training alone is unknown."""
 
     clients: Sequence[int]
     reason: str

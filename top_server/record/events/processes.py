@@ -66,7 +66,7 @@ class NodeRevoked(Event):
 class IdentityUsedTwice(Event):
     """Another process with the certificate of a node has taken the place of one that was connected.
 
-    Of each node the first time is recorded, the tenth, the hundredth, ...
+    For each node, only the first, tenth, hundredth, thousandth (and so on) time is recorded.
     """
 
     node: str

@@ -43,7 +43,10 @@ class ClientsAway(RoundEvent):
 
 
 class HopFinished(GroupEvent):
-    """A client has trained. The event comes again if the result was lost and the client trained again."""
+    """A client has trained, in a relay or in another program.
+
+    The event comes again if the result was lost and the client trained again.
+    """
 
     program: str
     position: int = told("place in the group, from 0")
@@ -57,7 +60,10 @@ class HopFinished(GroupEvent):
         default=ABSENT,
     )
     samples: int = told("training samples of the client")
-    update_length: float = told("Euclidean length of the update; 0 without `--update-norm-limit`")
+    update_length: float = told(
+        "Euclidean length of the change of the weights, not divided by the learning rate; 0 without"
+        " `--update-norm-limit`"
+    )
     bytes: int = told("bytes of start weights that the node fetched")
     travelled: int = told("of these, the bytes that came over a connection, after coding", default=ABSENT)
     coding: str = told(
@@ -127,7 +133,10 @@ class RoundResumed(RoundEvent):
 
 
 class RoundFailed(RoundEvent):
-    """All nodes or managers of a round were lost: the round is tried again, up to five times in all."""
+    """All nodes or managers of a round were lost, and the round is tried again.
+
+    A round has fifty tries in all. Of these, at most five may fail although no node has left.
+    """
 
     reason: str
 

@@ -73,7 +73,10 @@ class InitialModelFailed(Event):
 
 
 class InitialModelsDiffer(Event):
-    """Nodes made different initial models from the same seed. What two of them made counts, else what came first."""
+    """Nodes made different initial models from the same seed.
+
+    The model that two of them made is used. If no two are alike, the model that came first is used.
+    """
 
     model: str = told("what the model is for")
     reason: str = told("which nodes made the model that counts, and which made others")
