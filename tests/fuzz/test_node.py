@@ -126,7 +126,7 @@ async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: P
     said_first = wire.encode(TopServerMessage(Welcome(run_id))).SerializeToString()
     async with serving(speaking(JOIN, [said_first])) as top, worker(tmp_path) as (work, store, channels):
         living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())
-        with pytest.raises(UserError, match="calls its run"):
+        with pytest.raises(UserError, match="the id of the run is"):
             await soon(living._join())
 
 

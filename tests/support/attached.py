@@ -60,7 +60,7 @@ class Watching(Members):
         super().report(session, kind)
         if isinstance(kind, Progress) and not self.moved.done():
             positions = {progress.key.position for progress in kind.orders if progress.key and progress.mark > 0}
-            if positions:
+            if len(positions) > 1:  # a report may come before the second order has
                 self.moved.set_result(positions)
 
 
