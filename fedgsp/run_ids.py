@@ -9,7 +9,7 @@ _RUN = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
 
 
 def is_run(text: str) -> bool:
-    """Whether a text can be the id of a run. Files have names with it."""
+    """Whether a text can be the id of a run, which is part of the names of files."""
     return _RUN.fullmatch(text) is not None
 
 
@@ -18,6 +18,6 @@ def is_local(run: str) -> bool:
     return run.endswith(ALONE)
 
 
-def whole(run: str) -> str:
-    """The id of the run that a run belongs to: its own, unless it is a local run."""
+def main_run(run: str) -> str:
+    """The id of the main run of a local run; of any other run its own id."""
     return run.removesuffix(ALONE)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec
 from fedgsp.model_store import ModelStore
-from fedgsp.run_ids import whole
+from fedgsp.run_ids import main_run
 from fedgsp.seldom import MOST_CHARACTERS, SeldomLog
 from fedgsp.settings.policy import UNLIMITED, Policy
 from fedgsp.updates import trainable_size
@@ -172,4 +172,4 @@ class Guard:
 
 def _round_of(order: Order) -> tuple[int, str, int]:
     key = order.key
-    return (order.client, whole(key.run), key.round) if key is not None else (order.client, "", 0)
+    return (order.client, main_run(key.run), key.round) if key is not None else (order.client, "", 0)

@@ -70,7 +70,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
-#: What the id of a run must look like: it is part of the names of files in --state-dir.
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed. An expired
 #: certificate may be replaced.

@@ -8,14 +8,14 @@ compared with its own: then its gradient can be read from the result.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedgsp import schedules, shares
 from fedgsp.errors import UserError
-from fedgsp.messages import Discriminate, Evaluate, OptimizerSettings, Order, Train, TrainingSettings
-from fedgsp.optimizers import AUTO, FRESH, OPTIMIZERS, RELAYED, SGD
+from fedgsp.messages import Discriminate, Evaluate, OptimizerSettings, Order, Train
+from fedgsp.optimizers import AUTO, FRESH, RELAYED, SGD
 from fedgsp.settings.fields import values_of
-from fedgsp.trainings import TRAININGS, Training
+from fedgsp_node.ordered import Ordered, ordered
 
 #: A step stands alone if less than this share of the step before it is left.
 LEAST_LEFT = 0.5
@@ -66,15 +66,6 @@ def batches_of_epochs(samples: int, batch_size: int, epochs: int, drop_last: boo
     return epochs * (samples // batch_size if whole else -(-samples // batch_size))
 
 
-class _How(NamedTuple):
-    """What the settings of an order choose."""
-
-    training: Training
-    options: Any
-    optimizer: OptimizerSettings
-    own: Any  # options of the optimiser
-
-
 class Least(NamedTuple):
     """The fewest samples on which an order takes a step of which the result tells, and whether it is a short step."""
 
@@ -96,7 +87,7 @@ def least_step(order: Order, samples: int | None, drop_last: bool = False) -> Le
     if work.settings is None:
         return None
     full = min(work.settings.batch_size, _many(samples))
-    how = _chosen(work.settings)
+    how = ordered(work.settings)
     if how is None or full < 1:
         return Least(full, False)  # the order fails later, by name
     trains = isinstance(work, Train)
@@ -108,7 +99,7 @@ def least_step(order: Order, samples: int | None, drop_last: bool = False) -> Le
     if trains:
         epochs = work.settings.local_epochs
         batches = batches_of_epochs(samples, full, epochs, drop_last)
-        course = Course(samples, full, batches, max(1, how.optimizer.accumulate), drop_last)
+        course = Course(samples, full, batches, max(1, how.asked.accumulate), drop_last)
     else:
         course = Course(samples, full, how.training.adapts(how.options), 1, drop_last)
     short = min(parts(course.left_over), default=whole.samples)
@@ -121,18 +112,7 @@ def _many(samples: int | None) -> int:
     return 2**32 if samples is None else samples
 
 
-def _chosen(settings: TrainingSettings) -> _How | None:
-    """None for names and options that no part has."""
-    asked = settings.optimizer or OptimizerSettings(AUTO)
-    try:
-        training, optimizer = TRAININGS[settings.algorithm], OPTIMIZERS[asked.name]
-        with training.guard(), optimizer.guard():
-            return _How(training, training.read(settings.options), asked, optimizer.read(asked.options))
-    except UserError:
-        return None
-
-
-def _stands_alone(course: Course, how: _How, rate: float, trains: bool) -> bool:
+def _stands_alone(course: Course, how: Ordered, rate: float, trains: bool) -> bool:
     """Whether a short step outweighs the step before it by the settings of the order."""
     short = course.short()
     if not short:
@@ -142,17 +122,17 @@ def _stands_alone(course: Course, how: _How, rate: float, trains: bool) -> bool:
     return any(not enough for enough in _enough_left(course, how, rate, islice(short, MOST_ENDS), trains))
 
 
-def _as_defined(how: _How) -> bool:
+def _as_defined(how: Ordered) -> bool:
     """Whether a training that is defined by plain steps has them. Other steps are refused before a run begins."""
-    asked = how.optimizer
+    asked = how.asked
     usual = OptimizerSettings(asked.name, asked.options, accumulate=asked.accumulate)
     plain = asked.name in (AUTO, SGD) and asked == usual and asked.accumulate <= 1
     return not how.training.plain or (plain and not any(values_of(how.own).values()))
 
 
-def _enough_left(course: Course, how: _How, rate: float, short: Iterator[int], trains: bool) -> Iterator[bool]:
+def _enough_left(course: Course, how: Ordered, rate: float, short: Iterator[int], trains: bool) -> Iterator[bool]:
     """For each of these steps, whether enough is left of the step before it."""
-    asked, optimizer = how.optimizer, OPTIMIZERS[how.optimizer.name]
+    asked, optimizer = how.asked, how.optimizer
     state = (asked.state if trains else "") or FRESH
     pull = how.training.pull(how.options) if trains else 0.0
     for number in short:

@@ -2,8 +2,7 @@
 
 from fedgsp.errors import UserError
 from fedgsp.messages import DiscriminatorSettings, TrainingSettings
-from fedgsp.optimizers import AUTO, OPTIMIZERS
-from fedgsp.trainings import TRAININGS
+from fedgsp_node.ordered import ordered
 
 
 def step_sizes(settings: TrainingSettings | DiscriminatorSettings) -> tuple[float, ...]:
@@ -15,16 +14,12 @@ def step_sizes(settings: TrainingSettings | DiscriminatorSettings) -> tuple[floa
     if isinstance(settings, DiscriminatorSettings):
         # Gradients grow with the features too.
         return rate, rate * max(1.0, settings.feature_scale)
+    how = ordered(settings)
+    if how is None:
+        return (rate,)
     try:
-        training, optimizer = TRAININGS[settings.algorithm], OPTIMIZERS[_name(settings)]
-        with training.guard(), optimizer.guard():
-            given = settings.optimizer.options if settings.optimizer is not None else {}
-            own = optimizer.read(given)
-            found = training.step_sizes(training.read(settings.options), rate)
-            return rate, *(size for one in found for size in optimizer.step_sizes(own, one))
+        with how.training.guard(), how.optimizer.guard():
+            found = how.training.step_sizes(how.options, rate)
+            return rate, *(size for one in found for size in how.optimizer.step_sizes(how.own, one))
     except UserError:
-        return (rate,)  # the order fails later, by name
-
-
-def _name(settings: TrainingSettings) -> str:
-    return settings.optimizer.name if settings.optimizer is not None else AUTO
+        return (rate,)  # code of another package, which cannot tell

@@ -11,6 +11,7 @@ from fedgsp.files import MOST_OF_PEM, open_file, read_file
 from fedgsp.identity import Role, node, worker
 from fedgsp.programs import PROGRAMS
 from fedgsp.receipts import Statement
+from fedgsp.run_ids import main_run
 from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
 from fedgsp.words import counted
@@ -118,7 +119,7 @@ class Verifier:
     def _order(self, link: Link, line: Fields) -> None:
         serial, program = whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
         _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
-        ours = line["run"].partition(".")[0] == self.found.run.partition(".")[0]  # or of the local run of that run
+        ours = main_run(line["run"]) == main_run(self.found.run)  # or of the local run of that run
         _require(ours, link, f"it is of run {line['run']!r}")
         self._serial, start = serial, line["start"]
         self._calls[serial] = Call(

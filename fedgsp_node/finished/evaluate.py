@@ -32,7 +32,7 @@ class Score:
     #: The part of the data: "test" or "validation".
     part: str
     samples: int
-    #: None if it is no finite number; over several clients, of those that have one.
+    #: The mean over the clients whose loss is finite; None if there is none.
     loss: float | None
     #: None if the task has no accuracy.
     accuracy: float | None

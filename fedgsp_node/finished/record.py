@@ -18,7 +18,6 @@ from fedgsp.tensor_digests import check_digest
 from fedgsp.trainings import TRAININGS, Training
 
 FINAL = "final"
-#: What the id of a run looks like: it is part of the names of files in --state-dir.
 _RESTORE = "restore it from a copy of the run directory"
 
 

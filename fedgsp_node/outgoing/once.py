@@ -134,7 +134,7 @@ class Once:
 
 
 def _purpose(key: OrderKey, work: Train) -> str:
-    """A record of its own for each kind of training, and for a local run: neither makes another one forgotten."""
+    """Each kind of training, of the main run and of the local run, has its own record: none replaces another."""
     kind = "-trial" if work.trial else "-aside" if work.aside else ""
     return PUBLISHED + kind + ("-alone" if is_local(key.run) else "")
 

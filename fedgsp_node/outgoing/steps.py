@@ -9,7 +9,7 @@ from typing import Any
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, OrderKey, OutgoingStep, Train, Trained
 from fedgsp.outgoing import HEAD, OUTGOING, Step
-from fedgsp.run_ids import whole
+from fedgsp.run_ids import main_run
 from fedgsp.seeds import derive, stream
 from fedgsp.weights import Weights, check_finite, check_same_tensors, without_head
 from fedgsp_node.learned import Learned
@@ -77,7 +77,7 @@ class Steps:
                 own = b""
                 if not one.step.repeatable:
                     # HMAC-SHA256: without the secret these bytes look random.
-                    purpose = (whole(key.run), key.round, client, one.step.name, model.digest.hex())
+                    purpose = (main_run(key.run), key.round, client, one.step.name, model.digest.hex())
                     own = hmac.digest(secret(), "\0".join(map(str, purpose)).encode(), hashlib.sha256)
                 start = learned.before.part(model.tensors) if one.step.needs_start else None
                 rng = stream(settings.seed, f"outgoing-{one.step.name}", key.round, client)

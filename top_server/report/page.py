@@ -37,7 +37,7 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
         node_heads=NODE_HEADS,
     )
     try:
-        _write(out, text.encode(), None if out.parent not in run_dirs else no_link)
+        _write(out, text.encode(), no_link if out.parent in run_dirs else None)
         if pictures is not None:
             _write_pictures([chart for own in (*charts, compared) for chart in own], pictures)
     except OSError as error:
