@@ -38,7 +38,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.proofs import UnprovenError, prove
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.revocation import REASON, Revocations
-from fedgsp.run_ids import is_run
+from fedgsp.run_ids import is_local, is_run
 from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
@@ -315,7 +315,7 @@ class _Node:
                     )
                 match said_now:
                     case Welcome(run_id) as welcome:
-                        if not is_run(run_id):
+                        if not is_run(run_id) or is_local(run_id):
                             raise PeerError(f"the id of the run is {run_id[:60]!r}", "correct the top server")
                         if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")

@@ -23,7 +23,7 @@ class Outgoing:
     #: Randomness that everybody may know: it follows from the run's seed, the step, the round and the client.
     rng: np.random.Generator
     #: 32 bytes that only this node can compute, if the step declares `repeatable=False`; otherwise empty. They follow
-    #: from the node's secret, the run, the round, the client, the step and `model`: two models never share them.
+    #: from the node's secret and from all that the step is given, options included: if anything differs, they differ.
     secret: bytes
 
 

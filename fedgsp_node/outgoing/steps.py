@@ -1,7 +1,9 @@
 """Takes the outgoing steps of an order, and makes what the client reveals of its update on the way."""
 
+import dataclasses
 import hashlib
 import hmac
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, OrderKey, OutgoingStep, Train, Trained
 from fedgsp.outgoing import HEAD, OUTGOING, Step
-from fedgsp.run_ids import main_run
 from fedgsp.seeds import derive, stream
 from fedgsp.weights import Weights, check_finite, check_same_tensors, without_head
 from fedgsp_node.learned import Learned
@@ -74,14 +75,13 @@ class Steps:
             for one in self._chosen:
                 if one.step.after_reveal != after_reveal:
                     continue
-                own = b""
-                if not one.step.repeatable:
-                    # HMAC-SHA256: without the secret these bytes look random.
-                    purpose = (main_run(key.run), key.round, client, one.step.name, model.digest.hex())
-                    own = hmac.digest(secret(), "\0".join(map(str, purpose)).encode(), hashlib.sha256)
                 start = learned.before.part(model.tensors) if one.step.needs_start else None
                 rng = stream(settings.seed, f"outgoing-{one.step.name}", key.round, client)
-                model = _take(one, Outgoing(client, key.round, model, start, rng, own))
+                outgoing = Outgoing(client, key.round, model, start, rng, b"")
+                if not one.step.repeatable:
+                    own = _own_bytes(secret(), one, outgoing, settings.seed)
+                    outgoing = dataclasses.replace(outgoing, secret=own)
+                model = _take(one, outgoing)
             return model
 
         protected = taken(learned.after, after_reveal=False)
@@ -107,6 +107,35 @@ class Steps:
 def _chosen(asked: OutgoingStep) -> _Chosen:
     step = OUTGOING[asked.name]
     return _Chosen(step, step.load(), step.read(asked.options))
+
+
+def _own_bytes(secret: bytes, one: _Chosen, outgoing: Outgoing, seed: int) -> bytes:
+    """The secret bytes of one step on one model: HMAC-SHA256, which looks random to all who lack the node's secret.
+
+    They follow from everything that the step is given. If one thing could differ while they are the same, such as the
+    scale of noise, two results would have the same noise in two sizes, and their difference would tell the model.
+    If all is the same, the result is the same, and the second one tells nothing new. So the run counts for nothing.
+    """
+    model, start = outgoing.model, outgoing.start
+    given = {
+        "step": one.step.name,
+        "options": one.options,
+        "client": outgoing.client,
+        "round": outgoing.round,
+        "seed": seed,
+        "tensors": model.tensors,
+        "bfloat16": model.bfloat16,
+        "model": model.digest.hex(),
+        "start": start.digest.hex() if start is not None else None,
+    }
+    return hmac.digest(secret, json.dumps(given, sort_keys=True, default=_as_json).encode(), hashlib.sha256)
+
+
+def _as_json(value: Any) -> Any:
+    """Options are objects of a dataclass, and may have values of any type in them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return repr(value)
 
 
 def _take(one: _Chosen, outgoing: Outgoing) -> Weights:

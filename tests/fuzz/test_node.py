@@ -121,8 +121,8 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
         assert [entry.name for entry in folder.iterdir()] == ["state"]
 
 
-@pytest.mark.parametrize("run_id", ["", "../../x", "/x", "a\0b", "x" * 300, "."])
-async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run_id", ["", "../../x", "/x", "a\0b", "x" * 300, ".", "run.alone"])
+async def test_a_run_whose_name_is_no_file_name_or_that_of_a_local_run_is_left(run_id: str, tmp_path: Path) -> None:
     said_first = wire.encode(TopServerMessage(Welcome(run_id))).SerializeToString()
     async with serving(speaking(JOIN, [said_first])) as top, worker(tmp_path) as (work, store, channels):
         living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())

@@ -185,6 +185,17 @@ async def test_equal_models_get_equal_noise_and_others_other_noise(tmp_path: Pat
         assert np.abs(added[0] - added[1]).mean() > 0.1
 
 
+async def test_two_results_for_one_model_never_have_one_noise_in_two_sizes(tmp_path: Path) -> None:
+    """Else who has both could compute the model itself: twice the one with half of the noise, less the other."""
+    half = (OutgoingStep("noise", {"scale": "0.25"}),)
+    async with node(state_dir=tmp_path / "state") as n:
+        plain, _ = await published(n, noisy("plain", outgoing=()))
+        one, _ = await published(n, noisy("one", aside=True))
+        other, _ = await published(n, noisy("other", outgoing=half))
+        added = [np.concatenate([a.ravel() for a in differences(plain, found).values()]) for found in (one, other)]
+        assert abs(np.corrcoef(added[0], added[1])[0, 1]) < 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "round_number", "why"),
     [
