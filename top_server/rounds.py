@@ -241,14 +241,16 @@ async def merge(
 ) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing.
 
-    Groups whose results were lost run again; their tasks in `training` are replaced.
+    Groups whose results were lost run again, on as many managers as a group may be tried; their tasks in `training`
+    are replaced.
     """
     outcomes: list[GroupOutcome] = []
     failures: list[Failure] = []
     for index in range(len(training)):
         outcome = await training[index]
         failure = await take_in(context, progress, merging, number, outcome)
-        if isinstance(failure, BrokenOff) and not is_last(outcome.trace):
+        # The next manager may be lost before its result came, too.
+        while isinstance(failure, BrokenOff) and not is_last(outcome.trace):
             lost = failure.lost
             # If its manager is gone, so are the results of all groups that ended there: they run again side by side.
             for again in range(index, len(training) if lost else index + 1):

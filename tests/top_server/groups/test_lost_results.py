@@ -83,3 +83,43 @@ async def test_what_was_lost_with_a_manager_is_made_again_side_by_side(
     assert [one.task.number for one in merged] == [*range(8)]
     assert [one.task.number for one in merged if one.manager is lost] == [2, 3, 5, 7]
     assert merged[7].result == GONE, "it was tried on as many managers as it may be"
+
+
+@pytest.mark.parametrize("dying", [1, 2, MOST_MANAGERS - 1, MOST_MANAGERS])
+async def test_managers_that_die_one_after_another_cost_the_result_only_if_too_many_die(
+    monkeypatch: pytest.MonkeyPatch, dying: int
+) -> None:
+    """Each of the first managers is lost while the result is fetched from it."""
+    managers = [Manager() for _ in range(MOST_MANAGERS)]
+    ends: list[Failure | None] = []
+
+    async def run_again(_context: Any, _progress: Any, _number: int, before: Any, gone: bool, _reveals: Any) -> Any:
+        assert gone
+        attempt = before.trace.attempt + 1
+        return outcome(before.task.number, managers[attempt], attempt=attempt)
+
+    async def take_in(
+        _context: Any, _progress: Any, _merging: Any, _number: int, came: Any
+    ) -> Failure | BrokenOff | None:
+        return BrokenOff(GONE, True) if came.task.number == 0 and came.manager in managers[:dying] else None
+
+    async def change(*_: Any) -> None:
+        """Nothing to merge."""
+
+    monkeypatch.setattr(rounds, "run_again", run_again)
+    monkeypatch.setattr(rounds, "take_in", take_in)
+    monkeypatch.setattr(rounds, "change_models", change)
+    monkeypatch.setattr(rounds, "_record_ends", lambda _context, _number, _outcome, failure: ends.append(failure))
+
+    async def end(one: Any) -> Any:
+        return one
+
+    training = [asyncio.create_task(end(outcome(0, managers[0]))), asyncio.create_task(end(outcome(1, Manager())))]
+    await asyncio.wait(training)
+    progress: Any = SimpleNamespace(in_vain=0)
+    first, second = await soon(rounds.merge(SimpleNamespace(), progress, SimpleNamespace(), 1, training))  # type: ignore[arg-type]
+    lost = dying == MOST_MANAGERS
+    assert first.result == (GONE if lost else RESULT)
+    assert first.manager is managers[min(dying, MOST_MANAGERS - 1)]
+    assert second.result == RESULT
+    assert ends == [GONE if lost else None, None], "the record names the loss of this group, and of no other"
