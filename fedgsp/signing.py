@@ -9,7 +9,7 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from fedgsp.identity import Identity, identity_in
+from fedgsp.identity import Identity, enrolment_in, identity_in
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -68,6 +68,18 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 def identity_of(certificate: bytes) -> Identity | None:
     """Whom a certificate (PEM) names; None if it names no process of a federation, or is not a certificate."""
     return identity_in(uris_in(certificate))
+
+
+def same_holder(certificate: bytes, other: bytes) -> bool:
+    """Whether two certificates (PEM) that the CA has proven are those of one process: one may be the renewed other.
+
+    The keys may differ, because a renewal makes a new key. A node that was invited anew may have another owner: its
+    certificates have another enrolment. Without certificates, nothing tells two processes apart.
+    """
+    if certificate == other:
+        return True
+    uris, others = uris_in(certificate), uris_in(other)
+    return identity_in(uris) == identity_in(others) is not None and enrolment_in(uris) == enrolment_in(others)
 
 
 @functools.lru_cache(maxsize=4096)

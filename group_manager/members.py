@@ -88,7 +88,7 @@ class Members:
         """Opens a node's session, or continues that of the same process; ends the session of an older process."""
         old = self._sessions.get(node)
         if old is not None and old.is_of(process, certificate):
-            old.come_back(self.time(), UNSURE_RETURNS * self._return_s)
+            old.come_back(self.time(), UNSURE_RETURNS * self._return_s, certificate)
             self._notify()
             return old
         session = self._sessions[node] = Session(node, certificate, process)
@@ -329,10 +329,11 @@ def _outcome(pending: PendingOrder, kind: Done | Failed) -> Outcome:
         return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {pending.node} gave no reason")
     if wrong := flaw(pending.order.work, kind.result, pending.need):
         return Failure(FailureCode.BAD_ORDER, f"node {pending.node}: {wrong}")
-    certificate = pending.session.certificate if pending.session is not None else b""
-    if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
-        statement = Statement.of(pending.key, pending.order.client, pending.node, kind.result)
-        if not holds(certificate, statement.text, kind.receipt):
+    shown = pending.session.certificates if pending.session is not None else ()
+    if shown and isinstance(kind.result, Made) and kind.result.ref is not None:
+        text = Statement.of(pending.key, pending.order.client, pending.node, kind.result).text
+        pending.signed_by = next((one for one in shown if holds(one, text, kind.receipt)), b"")
+        if not pending.signed_by:
             return Failure(FailureCode.BAD_RECEIPT, f"node {pending.node} has not signed what it reports")
         pending.receipt = kind.receipt
     return kind.result

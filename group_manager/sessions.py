@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Cancel, Failure, FailureCode, Order, OrderKey, Recalled, Result
+from fedgsp.signing import same_holder
 from group_manager.deadline import UNKNOWN, Need
 
 #: Progress reports that come sooner after the last one are not read.
 LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Orders without an outcome that are remembered for a node that comes back, and orders that it is told to call off.
 MOST_TOLD, MOST_GIVEN_UP = 256, 4096
+#: Certificates of a session that are remembered: a receipt that was signed before a renewal may come after it.
+MOST_CERTIFICATES = 4
 #: Fetches of its start to this manager for which the clocks of an order stand still. There are several if holders are
 #: lost; but no node may stop its clocks for ever, by asking again and again for a model that cannot be had.
 MOST_WAITS = 3
@@ -43,6 +46,7 @@ class PendingOrder:
     need: Need = UNKNOWN
     reports: int = 0  # of progress, so far
     receipt: bytes = b""  # of the node for the result
+    signed_by: bytes = b""  # the certificate under which the receipt holds
     ended: float = 0.0  # time of the node's last report about it, in seconds
     #: Whether it may still be done when its node comes back late; whoever waits for its outcome decides how late.
     patient: bool = False
@@ -120,6 +124,8 @@ class Session:
     breaks: int = 0
     progress_at: float = -math.inf  # loop time of the last progress report that was read
     done_at: float = -math.inf  # time at which the last order was done
+    #: The certificates that the node has shown before `certificate`, the latest one first.
+    older: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_CERTIFICATES - 1))
     #: Orders without an outcome, and when they were sent: the last of them may not have arrived.
     told: deque[tuple[float, Order]] = field(default_factory=lambda: deque(maxlen=MOST_TOLD))
     #: Orders that were given up while it was away, or dropped. It is told when it comes back.
@@ -134,8 +140,16 @@ class Session:
         return True
 
     def is_of(self, process: str, certificate: bytes) -> bool:
-        """Whether this is the session of that process, which has kept its orders and models."""
-        return self.process == process != "" and self.certificate == certificate
+        """Whether this is the session of that process, which has kept its orders and models.
+
+        Its certificate may have been renewed since. That of another node never fits, whatever process it names.
+        """
+        return self.process == process != "" and same_holder(self.certificate, certificate)
+
+    @property
+    def certificates(self) -> tuple[bytes, ...]:
+        """The certificates under which its receipts may hold, the latest one first; none without TLS."""
+        return (self.certificate, *self.older) if self.certificate else ()
 
     def send(self, order: Order) -> None:
         """Sends an order if the node is there; otherwise it is sent when the node comes back."""
@@ -154,14 +168,19 @@ class Session:
         self.left.set_result(None)
         self.outbox.put_nowait(None)
 
-    def come_back(self, now: float, unsure_s: float) -> None:
-        """Its process has another connection. All orders are sent again: the node carries out none of them twice.
+    def come_back(self, now: float, unsure_s: float, certificate: bytes = b"") -> None:
+        """Its process has another connection, with this certificate.
+
+        All orders are sent again: the node carries out none of them twice.
 
         Orders that were called off are called off again, and end.
 
         What was sent in the last `unsure_s` seconds of the old connection may not have arrived. The time away does not
         count for the clocks of the orders (`PendingOrder.forgive`).
         """
+        if certificate != self.certificate:
+            self.older.appendleft(self.certificate)
+            self.certificate = certificate
         left = now if self.away_since is None else self.away_since
         if self.away_since is None:  # its node has noticed the end of the old connection first
             self.breaks += 1
