@@ -92,6 +92,18 @@ def worker(name: str) -> Identity:
     return Identity(Role.WORKER, name)
 
 
+def may_replace(name: str, newer: Identity | None, older: Identity | None, same_process: bool) -> bool:
+    """Whether a connection of node `name` takes the place of an older one that has not ended, as far as is known.
+
+    Both were proven to be of these identities; None without TLS. The top server and the group managers keep to this
+    one rule. A node that lost its network comes back before its old connection is known as lost: that is the same
+    process. Another process needs a certificate of the node. Without one, nobody knows which of the two processes is
+    the node, and the one that is there has what the run has given to it: so the other is refused. If the process that
+    was there has ended, so has its connection, and this question does not arise.
+    """
+    return newer == older and (same_process or newer in (node(name), worker(name)))
+
+
 def manager(name: str) -> Identity:
     """The group manager of this name."""
     return Identity(Role.MANAGER, name)

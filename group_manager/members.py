@@ -84,6 +84,15 @@ class Members:
         session = pending.session
         return session is not None and self._sessions.get(pending.node) is session and not self._is_gone(session)
 
+    def in_the_way(self, node: str, certificate: bytes = b"", process: str = "") -> str:
+        """Why a process may not attach now: another one is attached under this name. Empty if it may."""
+        old = self._sessions.get(node)
+        if old is None or not old.keeps_out(process, certificate):
+            return ""
+        at = f" at {old.address}" if old.address else ""
+        remedy = "end that one if it is an old one of this node, or start this one with another --name"
+        return f"another process{at} is attached as node {node}: {remedy}"
+
     async def attach(self, node: str, certificate: bytes = b"", process: str = "") -> Session:
         """Opens a node's session, or continues that of the same process; ends the session of an older process."""
         old = self._sessions.get(node)

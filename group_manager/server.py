@@ -96,7 +96,12 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             self._comings.refused(f"node={hello.node} was refused: {why}")
             await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         yield _shown(self._issuer, node(hello.node), self._name)
-        session = await self._members.attach(hello.node, caller().certificate, caller().process)
+        shown = (hello.node, caller().certificate, caller().process)
+        if why := self._members.in_the_way(*shown):
+            self._comings.refused(f"node={hello.node} was refused, which comes from {caller().address}: {why}")
+            await refuse(context, grpc.StatusCode.ALREADY_EXISTS, why)
+        session = await self._members.attach(*shown)
+        session.address = caller().address
         session.host = host_of(context.peer())
         # From this machine, by its loopback or not.
         session.near = is_near(session.host) or session.host == self._own_host

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fedgsp.identity import may_replace
 from fedgsp.messages import Cancel, Failure, FailureCode, Order, OrderKey, Recalled, Result
-from fedgsp.signing import same_holder
+from fedgsp.signing import identity_of, same_holder
 from group_manager.deadline import UNKNOWN, Need
 
 #: Progress reports that come sooner after the last one are not read.
@@ -112,7 +113,9 @@ class Session:
     process: str = ""
     #: Whether its connection comes from this machine.
     near: bool = False
-    #: From where its connection comes. Nodes with the same host share a link. Empty: not known.
+    #: From where its connection comes, with the port.
+    address: str = ""
+    #: The host of that. Nodes with the same host share a link. Empty: not known.
     host: str = ""
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, PendingOrder] = field(default_factory=dict)
@@ -145,6 +148,12 @@ class Session:
         Its certificate may have been renewed since. That of another node never fits, whatever process it names.
         """
         return self.process == process != "" and same_holder(self.certificate, certificate)
+
+    def keeps_out(self, process: str, certificate: bytes) -> bool:
+        """Whether another process of this name has to wait until the connection of this session has ended."""
+        shown = identity_of(certificate), identity_of(self.certificate)
+        waits = not may_replace(self.node, *shown, same_process=self.process == process != "")
+        return self.away_since is None and waits
 
     @property
     def certificates(self) -> tuple[bytes, ...]:

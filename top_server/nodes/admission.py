@@ -75,6 +75,8 @@ class Known:
     owned: int = 0
     #: How often the node has joined in this minute.
     joins: int = 0
+    #: From where the node of the same name is connected: for the newcomer, and for the record.
+    taken_from: tuple[str, str] = ("", "")
     #: The parts of other packages that every node must have.
     needed: Collection[InstalledPart] = ()
 
@@ -152,6 +154,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
     upgrade = "install the same version of fedgsp"
     digest, own = len(hello.task_digest), max(len(hello.clients), known.owned)
     together = known.clients + len(hello.clients)
+    told, recorded = known.taken_from
     lacking = on_nodes.lacking(known.needed, hello.parts)
     refusals = (
         (known.over, FailureCode.RUN_OVER, "the run is over: join the next one"),
@@ -170,7 +173,8 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             hello.node in known.nodes,
             FailureCode.NAME_TAKEN,
-            f"a node named {hello.node!r} is already part of the run: give this one another --name",
+            f"a node named {hello.node!r} is already part of the run{told}:"
+            " end that process if it is an old one of this node, or give this one another --name",
         ),
         (
             hello.task != known.task,
@@ -209,7 +213,11 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
             f"with it the run would have more than {MOST_CLIENTS:,} clients: host fewer",
         ),
     )
-    more = {FailureCode.WRONG_TASK: f"the run is for {known.task!r}", FailureCode.TOO_MANY: f"{together:,} clients"}
+    more = {
+        FailureCode.NAME_TAKEN: recorded,
+        FailureCode.WRONG_TASK: f"the run is for {known.task!r}",
+        FailureCode.TOO_MANY: f"{together:,} clients",
+    }
     yield from (Refusal(Failure(code, why), more.get(code, "")) for refused, code, why in refusals if refused)
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fedgsp.access import Caller
-from fedgsp.identity import ENROLMENT, Role, node, worker
+from fedgsp.identity import ENROLMENT, Role, may_replace, worker
 from fedgsp.messages import Failure, FailureCode, Hello
 from fedgsp.signing import has_expired
 from top_server.nodes.admission import Refusal
+from top_server.nodes.node import Node
 
 
 def enrolment_of(run: str, name: str) -> str:
@@ -61,8 +62,17 @@ def refusal(hello: Hello, caller: Caller, placed: Placed, now: datetime) -> Refu
 
 
 def is_same(name: str, caller: Caller, present: Caller) -> bool:
-    """Whether a caller has proven that it is the node `name` that is present, as which another connection came."""
-    return caller.proven == present.proven and caller.proven in (node(name), worker(name))
+    """Whether a caller is the node `name` that is present, as which another connection came."""
+    return may_replace(name, caller.proven, present.proven, caller.process == present.process != "")
+
+
+def taken_from(caller: Caller, present: Node | None) -> tuple[str, str]:
+    """From where the present node of a name is connected: what the caller is told, and what the record has.
+
+    A caller that has shown the key of the user learns it, to find the other process. A stranger learns nothing.
+    """
+    at = f"from {present.caller.address}" if present is not None and present.caller.address else ""
+    return (f", {at}" if at else "", "") if caller.reader is not None else ("", at)
 
 
 def _not_allowed(why: str) -> Refusal:

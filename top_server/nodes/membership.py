@@ -271,7 +271,7 @@ class Membership:
             found.outbox.put_nowait(Revoked(self.revoked))
 
     def _older(self, name: str, caller: Caller) -> Node | None:
-        """The present node of this name, if the caller has proven that it is the same; nobody else replaces it."""
+        """The present node of this name, if the caller is the same (`may_replace`); nobody else replaces it."""
         return found if (found := self._nodes.get(name)) and callers.is_same(name, caller, found.caller) else None
 
     def _why_not(self, hello: Hello, caller: Caller, older: Node | None, made: bool) -> Refusal | None:
@@ -282,6 +282,7 @@ class Membership:
         known = replace(
             self._known,
             joins=self._joins[hello.node],
+            taken_from=callers.taken_from(caller, self._nodes.get(hello.node)),
             nodes=self._nodes.keys() - ({hello.node} if older else ()),
             clients=len(self._clients) - (len(older.hello.clients) if older else 0),
             owned=self._owned[hello.node] + sum(hosted.client not in self.owners for hosted in hello.clients),
