@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,9 +54,11 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def links(file: BinaryIO) -> Iterator[Link]:
-    """The lines of a file, read one by one; raises BrokenError at the first that does not continue the one before."""
-    number, head = 0, BEGIN
+def links(file: BinaryIO, number: int = 0, head: str = BEGIN) -> Iterator[Link]:
+    """The lines of a file, read one by one; raises BrokenError at the first that does not continue the one before.
+
+    `number` and `head` are those of the line before the first one: the file may be a part of a longer one.
+    """
     while raw := file.readline(MOST_LINE):
         number += 1
         if not raw.endswith(b"\n"):
@@ -91,19 +94,33 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
         self._path = path
         self.number, self.head = 0, BEGIN
         self._end = 0  # of the last whole line, in bytes
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
-        with contextlib.ExitStack() as stack:
+        try:
+            self._file = self._opened()
             try:
-                # Unbuffered: what is reported as written is with the operating system.
-                self._file = stack.enter_context(open(os.open(path, flags, 0o600), "ab", buffering=0))
-                check_regular(path)
-                os.fchmod(self._file.fileno(), 0o600)
-                if not try_lock(self._file):
-                    raise ConfigError(f"another process writes {path}", "wait for its end, or stop it")
                 self._continue()
-            except OSError as error:
-                raise not_written(path, error) from error
+            except BaseException:
+                self._file.close()
+                raise
+        except OSError as error:
+            raise not_written(path, error) from error
+
+    def _opened(self, only_new: int = 0) -> FileIO:
+        """The file, locked; with the flag `only_new` (O_EXCL) it must not be there. Raises OSError, ConfigError."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | only_new
+        with contextlib.ExitStack() as stack:
+            # Unbuffered: what is reported as written is with the operating system.
+            file = stack.enter_context(open(os.open(self._path, flags, 0o600), "ab", buffering=0))
+            check_regular(self._path)
+            os.fchmod(file.fileno(), 0o600)
+            if not try_lock(file):
+                raise ConfigError(f"another process writes {self._path}", "wait for its end, or stop it")
             stack.pop_all()
+            return file
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Writes a line; raises RunError if the disk is full."""
@@ -118,7 +135,7 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
 
     def _continue(self) -> None:
         with self._path.open("rb") as file, contextlib.suppress(TornError):
-            for link in links(file):
+            for link in links(file, self.number, self.head):
                 self.number, self.head, self._end = link.number, link.hash, file.tell()
         self._file.truncate(self._end)
 

@@ -15,6 +15,7 @@ from fedgsp_node.check.command import check
 from fedgsp_node.enrolment.command import enrol
 from fedgsp_node.finished import commands as after_the_run
 from fedgsp_node.policy_file import dump, policy_of
+from fedgsp_node.receipts_command import receipts
 
 NAME = "fedgsp-node"
 OUTPUT = "Output"
@@ -74,6 +75,7 @@ app.command()(check)
 app.command()(enrol)
 app.command()(after_the_run.export)
 app.command()(after_the_run.evaluate)
+app.command()(receipts)
 
 
 def main() -> None:

@@ -1,14 +1,17 @@
 """What a node keeps of the orders that it got and of what it answered, and its signatures of results.
 
 With a state directory, a node writes a line to receipts.jsonl there for every order on a client, before it answers.
-So a site can show later what it was asked, and what it signed.
+So a site can show later what it was asked, and what it signed. When the file is large, it is put aside as a part
+(`fedgsp.chained_parts`): nothing is removed, and a run of any length has all its receipts.
 """
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -16,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.chained import BrokenError, ChainedFile
-from fedgsp.errors import DataError, RunError
+from fedgsp.chained_parts import ChainedParts
+from fedgsp.errors import DataError, RunError, not_written
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -37,8 +41,9 @@ from fedgsp.visible import visible
 
 #: Orders on a client; all others only move or forget models.
 _KEPT = (Train, Evaluate, Describe, Discriminate, Initialise)
-#: The file does not grow beyond so many lines, because a top server could fill the disk by its orders.
-MOST_LINES = 1_000_000
+#: With less room on the disk in bytes, or less than this share of it, there are no further lines: a top server could
+#: fill the disk by its orders, and others need it too.
+LEAST_FREE, LEAST_FREE_SHARE = 100 << 20, 0.05
 #: Most bytes of the fields of a line, which usually have 800. Of longer fields, the line has so many characters.
 MOST_BYTES, _KEPT_CHARACTERS = 4_000, 1_500
 
@@ -75,11 +80,21 @@ class Receipts:
     def _keep(self, attached: Attached, key: OrderKey, order: Order, **answer: Any) -> None:
         if self._log is None or not isinstance(order.work, _KEPT):
             return
-        if self._log.number >= MOST_LINES:
-            raise RunError(f"receipts.jsonl has {MOST_LINES:,} lines", "move it away, and restart the node")
+        _check_room(self._log.path)
         when = stamp(datetime.fromtimestamp(self._now(), UTC))
         told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
         self._log.append(_short(_shown({**told, "client": order.client, "asked": _asked(order.work), **answer})))
+
+
+def _check_room(path: Path) -> None:
+    """Raises RunError, as for a full disk, if the disk of a file is nearly full."""
+    try:
+        disk = os.statvfs(path.parent)
+        free, whole = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        if free < min(LEAST_FREE, LEAST_FREE_SHARE * whole):
+            raise OSError(errno.ENOSPC, f"only {free / 1e6:.0f} MB are free on its disk")
+    except OSError as error:
+        raise not_written(path, error) from error
 
 
 def _short(fields: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +139,7 @@ def receipt_log(directory: Path | None) -> Iterator[ChainedFile | None]:
         return
     path = directory / "receipts.jsonl"
     try:
-        file = ChainedFile(path)
+        file = ChainedParts(path)
     except BrokenError as error:
         raise DataError(f"{path}: {error}", "move it away, and keep it: somebody may have changed it") from None
     with file:

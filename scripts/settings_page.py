@@ -84,6 +84,7 @@ def page() -> str:
     parts += _section("fedgsp-node policy", node.commands["policy"])
     parts += _section("fedgsp-node export", node.commands["export"])
     parts += _section("fedgsp-node evaluate", node.commands["evaluate"])
+    parts += _section("fedgsp-node receipts", node.commands["receipts"])
     return "\n".join(parts)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import blake3
 
-from fedgsp.chained import TornError, links
+from fedgsp.chained import TornError
+from fedgsp.chained_parts import links_of_parts
 from tests.support.keeping import Keeping
 from tests.support.reference import State
 
@@ -51,8 +52,8 @@ def trainings(directories: Iterable[Path]) -> list[Training]:
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as file, contextlib.suppress(TornError):
-        for link in links(file):
+    with contextlib.suppress(TornError):
+        for link in links_of_parts(path):
             yield link.fields
 
 

@@ -328,13 +328,15 @@ def test_a_site_keeps_what_it_was_asked_also_if_it_refused(authority: Authority,
 def test_a_top_server_cannot_fill_the_disk_of_a_site(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedgsp_node.receipts.MOST_LINES", 3)
+    disk = SimpleNamespace(f_bavail=10**6, f_frsize=1000, f_blocks=10**7)
+    monkeypatch.setattr("fedgsp_node.receipts.os.statvfs", lambda _: disk)
     site, attached = Site(authority, "n1"), Attached("run", "n1", "m0")
     with receipt_log(tmp_path) as log:
         receipts = Receipts(site.signer, log)
         order = Order(KEY, 4, WORK)
-        for _ in range(10):
+        for number in range(10):
+            disk.f_bavail = 10**6 if number < 3 else 10**5 // 2  # of 10 GB, 50 MB are left
             receipts.failed(attached, KEY, order, Failure(FailureCode.POLICY, ""))
-        with pytest.raises(RunError, match="has 3 lines"):
+        with pytest.raises(RunError, match="only 50 MB are free on its disk; make room"):
             receipts.answer(attached, KEY, order, MADE)
     assert len((tmp_path / "receipts.jsonl").read_text().splitlines()) == 3

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,17 +159,19 @@ async def test_every_order_on_a_client_has_a_line_however_it_ends(tmp_path: Path
     assert len(lines) == len(reports)
 
 
-async def test_a_full_log_fails_the_order_with_its_remedy_and_no_traceback(
+async def test_a_nearly_full_disk_fails_the_order_with_its_remedy_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fedgsp_node.receipts.MOST_LINES", 0)
+    disk = SimpleNamespace(f_bavail=4, f_frsize=1_000_000, f_blocks=100)
+    monkeypatch.setattr("fedgsp_node.receipts.os.statvfs", lambda _: disk)
     *_, described, _ = orders()
     with receipt_log(tmp_path) as log:
         life = Attachment(None, ATTACHED, Worker(), receipts=Receipts(None, log))  # type: ignore[arg-type]
         life._take(described)
         failed = await ended(life)
     assert failed.failure is not None
-    assert failed.failure.detail == "receipts.jsonl has 0 lines; move it away, and restart the node"
+    assert failed.failure.code is FailureCode.NO_ROOM
+    assert failed.failure.detail.endswith("only 4 MB are free on its disk; make room on that disk")
     assert [record.exc_info for record in caplog.records] == [None]
 
 
