@@ -43,6 +43,8 @@ STOP_S = 20.0
 _TAIL = 5
 #: Characters of a wrong value in an error.
 _MOST_SHOWN = 200
+#: Settings that `run` makes of an argument of its own, which is to be given in their place.
+_OF_ARGUMENTS = {"local_nodes": "nodes", "workers": "nodes", "task_option": "options"}
 _ERRORS: Mapping[int, type[UserError]] = {
     error.exit_code: error for error in (ConfigError, TaskError, DataError, PeerError, RunError)
 }
@@ -78,6 +80,10 @@ def run(
     told: dict[str, Any] = {"scheme": scheme, "rounds": rounds, **settings}
     _check_names(told)
     _check_options(options)
+    if not isinstance(scheme, str):
+        raise ConfigError(f"`scheme` is {shown(scheme)}", 'give the name of a scheme, such as "fedgsp"')
+    if run_dir is not None and not isinstance(run_dir, str | os.PathLike):
+        raise ConfigError(f"`run_dir` is {shown(run_dir)}", "give the path of a directory")
     made = _made(task, options or {})
     count = made.num_clients if clients is None else scalar(clients)
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
@@ -165,6 +171,8 @@ def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
 def _check_names(told: Mapping[str, Any]) -> None:
     known = described(RunConfig)
     for name in told:
+        if name in _OF_ARGUMENTS:
+            raise ConfigError(f"{name} is no argument of `run`", f"give `{_OF_ARGUMENTS[name]}` in its place")
         if name not in known:
             raise ConfigError(f"there is no setting {name!r}", suggestion(name, known))
 

@@ -167,6 +167,10 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"clients": "six"}, ConfigError, "run(): clients is 'six'"),
     ({"learning_rate": np.ones(2)}, ConfigError, "learning_rate is array([1., 1.]) (ndarray); give a text, a"),
     ({"track": [None]}, ConfigError, "track is [None] (list)"),
+    ({"local_nodes": 3}, ConfigError, "local_nodes is no argument of `run`; give `nodes` in its place"),
+    ({"task_option": {"clients": 3}}, ConfigError, "task_option is no argument of `run`; give `options` in its"),
+    ({"scheme": None}, ConfigError, "`scheme` is None (NoneType); give the name of a scheme"),
+    ({"run_dir": 3}, ConfigError, "`run_dir` is 3 (int); give the path of a directory"),
     ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
 ]
 
