@@ -61,7 +61,10 @@ class KeptStates(States):
         return place
 
     def end(self, place: int, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """As in the base class. TaskError for an entry that is no number or tensor."""
+        """As in the base class. TaskError for an entry that is no number or tensor.
+
+        Also for an optimiser of other packages without any entry: what it remembers elsewhere would be lost.
+        """
         for name, state in states_of(optimizer, names):
             for entry, value in state.items():
                 if not isinstance(value, torch.Tensor | int | float) or _BETWEEN in entry:
@@ -73,6 +76,11 @@ class KeptStates(States):
                 kind = _TENSOR if isinstance(value, torch.Tensor) else _NUMBER
                 array = array_of(value) if isinstance(value, torch.Tensor) else np.array(value)
                 self.arrays[_BETWEEN.join((str(place), type(optimizer).__name__, kind, entry, name))] = array.copy()
+        if not any(optimizer.state.values()) and not type(optimizer).__module__.startswith("torch."):
+            raise TaskError(
+                f"{type(optimizer).__name__} has nothing in its `state`, so nothing of it can be kept",
+                "let it write what it remembers into state[parameter], or give --optimizer-state fresh",
+            )
 
 
 def load(optimizer: torch.optim.Optimizer, names: Mapping[int, str], state: State) -> None:

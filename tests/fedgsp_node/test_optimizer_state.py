@@ -142,3 +142,30 @@ def test_a_parameter_that_is_not_the_models_is_told() -> None:
     optimizer.step()
     with pytest.raises(TaskError, match=r"Adam steps a parameter of shape \(3,\) that is not the model's"):
         states.end(0, optimizer, names(module))
+
+
+class Elsewhere(torch.optim.SGD):
+    """Remembers the last gradients, but not in its state."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.last = [one.grad for group in self.param_groups for one in group["params"]]
+        super().step()
+
+
+def test_what_an_optimiser_remembers_outside_of_its_state_is_not_lost_silently() -> None:
+    module = mlp()
+    optimizer, states = Elsewhere(module.parameters(), 0.01), KeptStates()
+    place = states.begin(optimizer, names(module))
+    steps(module, optimizer, 1)
+    with pytest.raises(TaskError, match=r"Elsewhere has nothing in its `state`, so nothing of it can be kept; let it"):
+        states.end(place, optimizer, names(module))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_optimiser_of_torch_needs_no_state(momentum: float) -> None:
+    module = mlp()
+    optimizer, states = torch.optim.SGD(module.parameters(), 0.01, momentum), KeptStates()
+    place = states.begin(optimizer, names(module))
+    steps(module, optimizer, 1)
+    states.end(place, optimizer, names(module))
+    assert bool(states.arrays) == bool(momentum)
