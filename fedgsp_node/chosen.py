@@ -10,7 +10,7 @@ from fedgsp.task import Task
 from fedgsp.trainings import TRAININGS, Training
 from fedgsp_node.optimizers import Stepping, stepping
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.training.base import Algorithm, LocalWork
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import StoppedError
 from fedgsp_node.users_code import T
 
@@ -27,6 +27,20 @@ class Chosen:
         """Runs a function of the algorithm; an exception of outside code names its package."""
         with self.training.guard(StoppedError):
             return step(work)
+
+    def train(self, work: LocalWork) -> Result:
+        """Trains; TypeError, with the package of outside code, if the algorithm returns no loss and steps."""
+
+        def checked(work: LocalWork) -> Result:
+            found: Any = self.algorithm.train(work)
+            try:
+                loss, steps = found
+                return Result(float(loss), float(steps))
+            except (TypeError, ValueError, RuntimeError):  # the last for a tensor of several numbers
+                what = f"it returned {type(found).__name__}, not a Result: the mean loss and the number of steps"
+                raise TypeError(what) from None
+
+        return self.run(checked, work)
 
 
 def chosen(settings: TrainingSettings) -> Chosen:

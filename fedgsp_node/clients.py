@@ -245,7 +245,7 @@ class Clients:
             with failing(FailureCode.BAD_ORDER, UserError):
                 work.states = RelayedState(result, relayed_entries(asked.name, asked.options))
         begin = time.perf_counter()
-        loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
+        loss, steps = self._within(result, lambda: how.train(work), trains=True)
         seconds = time.perf_counter() - begin
         check_trained(client, result, personal)
         return Learned(
