@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
 import os
@@ -227,13 +228,29 @@ def _written(source: Source, directory: Path) -> Iterator[None]:
 def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     """An instance of the task in this process, which tells its clients and makes models of results."""
     from fedgsp_node.tasks import build_task, load_task
+    from fedgsp_node.tasks.loading import factory_of
 
     texts = {key: _text(value) for key, value in options.items()}
     if isinstance(task, str):
-        return load_task(task, texts)
+        made = load_task(task, texts)
+        _check_kinds(factory_of(task)[1], options)
+        return made
     if not callable(task):
         raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
+    _check_kinds(task, options)
     return build_task(getattr(task, "__name__", repr(task)), sys.modules[task.__module__], task, texts)
+
+
+def _check_kinds(factory: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that is no text, and would become one because nothing says its type."""
+    with contextlib.suppress(TypeError, ValueError):  # no parameters are known: refused when the task is built
+        for name, one in inspect.signature(factory).parameters.items():
+            untold = one.annotation is one.empty and (one.default is None or one.default is one.empty)
+            if untold and name in options and not isinstance(options[name], str | PurePath):
+                raise ConfigError(
+                    f"option {name} is {shown(options[name])}, and the task would get it as text",
+                    f"say its type in the task, such as {name}: float | None = None",
+                )
 
 
 def _toml(told: Mapping[str, Any]) -> str:

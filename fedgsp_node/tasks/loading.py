@@ -53,7 +53,7 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
 
 
 def _load(name: str, options: Mapping[str, str]) -> Task:
-    return build_task(name, *_factory(name), options)
+    return build_task(name, *factory_of(name), options)
 
 
 def build_task(name: str, module: ModuleType, factory: Callable[..., object], options: Mapping[str, str]) -> Task:
@@ -87,7 +87,7 @@ def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[
 
     Paths and the task's `local_options` may differ between nodes, and are left out. Raises what `load_task` raises.
     """
-    _, factory = _factory(name)
+    _, factory = factory_of(name)
     parameters = inspect.signature(factory).parameters
     defaults = {key: value.default for key, value in parameters.items() if value.kind in _BY_KEYWORD}
     # The annotation decides what is a path, because the value of a path may be None or a string.
@@ -110,7 +110,8 @@ def source_digest(task: Task) -> bytes:
         return b""
 
 
-def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
+def factory_of(name: str) -> tuple[ModuleType, Callable[..., object]]:
+    """The module and the factory that the name of a task stands for. Raises what `load_task` raises."""
     if ":" in name:
         code = name
         _look_here(name)
@@ -282,7 +283,8 @@ def _parse(name: str, factory: Callable[..., object], parameter: inspect.Paramet
 def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Parameter) -> Any:
     """The resolved type of one parameter. Other parameters are not resolved, because they may have unknown types."""
     if parameter.annotation is parameter.empty:
-        return type(parameter.default) if type(parameter.default) in _PLAIN else str
+        told = parameter.default is not None and parameter.default is not parameter.empty
+        return (Path if isinstance(parameter.default, Path) else type(parameter.default)) if told else str
     target: Any = factory.func if isinstance(factory, functools.partial) else factory
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
     holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})

@@ -146,6 +146,13 @@ def test_a_run_that_fails_raises_its_reason_and_names_its_directory(tmp_path: Pa
     assert f"recorded in {tmp_path / 'run'}" in caught.value.remedy
 
 
+class Untyped(Digits):
+    """Says the type of no option."""
+
+    def __init__(self, sizes=(1, 2), rate=None, clients=2) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(clients)
+
+
 MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"learning_rat": 0.1}, ConfigError, "there is no setting 'learning_rat'; did you mean 'learning_rate'"),
     ({"learning_rate": "fast"}, ConfigError, "learning_rate"),
@@ -167,6 +174,13 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"clients": "six"}, ConfigError, "run(): clients is 'six'"),
     ({"learning_rate": np.ones(2)}, ConfigError, "learning_rate is array([1., 1.]) (ndarray); give a text, a"),
     ({"track": [None]}, ConfigError, "track is [None] (list)"),
+    (
+        {"task": Untyped, "options": {"rate": 0.5}},
+        ConfigError,
+        "option rate is 0.5 (float), and the task would get",
+    ),
+    ({"task": Untyped, "options": {"rate": None}}, ConfigError, "option rate is None (NoneType), and the task would"),
+    ({"task": Untyped, "options": {"sizes": (3, 4)}}, TaskError, "option 'sizes' has the type <class 'tuple'>, which"),
     ({"local_nodes": 3}, ConfigError, "local_nodes is no argument of `run`; give `nodes` in its place"),
     ({"task_option": {"clients": 3}}, ConfigError, "task_option is no argument of `run`; give `options` in its"),
     ({"scheme": None}, ConfigError, "`scheme` is None (NoneType); give the name of a scheme"),
