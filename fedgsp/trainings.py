@@ -32,6 +32,9 @@ class Training(Part):
     keeps_head: bool = False
     #: Whether each client keeps a personal model on its node, and is evaluated with it.
     keeps_personal: bool = False
+    #: Whether each client keeps tensors of the training's own on its node, from one of its trainings to the next
+    #: (`LocalWork.kept`), such as the control variate of SCAFFOLD. They do not travel, and no evaluation uses them.
+    keeps_tensors: bool = False
     #: The tensors that the training adds to the model of the task, and which travel with it: a function of the
     #: options, the features (`Hello.features`) and the tensors of the model. Its code adds them (`Algorithm.extend`).
     #: None: no tensors.

@@ -8,8 +8,10 @@ from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.trainings import TRAININGS, Training
+from fedgsp_node.kept_tensors import arrays_of
 from fedgsp_node.optimizers import Stepping, stepping
 from fedgsp_node.order_error import OrderError, failing
+from fedgsp_node.personal_state import TENSORS, Arrays
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import StoppedError
 from fedgsp_node.users_code import T
@@ -41,6 +43,15 @@ class Chosen:
                 raise TypeError(what) from None
 
         return self.run(checked, work)
+
+    def left(self, work: LocalWork) -> dict[str, Arrays]:
+        """What a training has left for the client's next one, by purpose; exceptions as those of the training."""
+
+        def checked(work: LocalWork) -> Arrays:
+            return arrays_of(work.kept, self.training.keeps_tensors)
+
+        arrays = self.run(checked, work)
+        return {TENSORS: arrays} if self.training.keeps_tensors else {}
 
 
 def chosen(settings: TrainingSettings) -> Chosen:

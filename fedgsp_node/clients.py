@@ -33,11 +33,12 @@ from fedgsp_node.devices import CPU
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.failed_work import why_failed
 from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
+from fedgsp_node.kept_tensors import tensors_of
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.making import model_of
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, PersonalState
 from fedgsp_node.rehearsal import check_model, check_values, features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
@@ -236,6 +237,9 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
         work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
+        if how.training.keeps_tensors:
+            left = self.personal.get_before(client, TENSORS, round_number)
+            work.kept, afresh = tensors_of(left), afresh or left is None
         kept_state, asked = None, settings.optimizer or OptimizerSettings("")
         if asked.state == KEPT:
             state = self.personal.get_before(client, OPTIMIZER, round_number)
@@ -248,17 +252,12 @@ class Clients:
         loss, steps = self._within(result, lambda: how.train(work), trains=True)
         seconds = time.perf_counter() - begin
         check_trained(client, result, personal)
-        return Learned(
-            before,
-            result,
-            loss,
-            seconds,
-            steps,
-            personal,
-            kept_state.arrays if kept_state is not None else None,
-            afresh or (kept_state is not None and kept_state.anew),
-            how.training.keeps_head,
-        )
+        keeps = self.call(lambda: how.left(work))
+        if personal is not None:
+            keeps[PERSONAL_MODEL] = personal.arrays
+        if kept_state is not None:
+            keeps[OPTIMIZER], afresh = kept_state.arrays, afresh or kept_state.anew
+        return Learned(before, result, loss, seconds, steps, keeps, afresh, how.training.keeps_head)
 
     @where_possible
     def evaluate(
@@ -287,6 +286,7 @@ class Clients:
                 afresh
                 or (training.keeps_head and self._lacks(client, HEAD))
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
+                or (training.keeps_tensors and self._lacks(client, TENSORS))
                 or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, OPTIMIZER))
             )
         seed_generators(settings.seed if settings else 0, "evaluation", client)

@@ -1,6 +1,7 @@
 """What a training of a client leaves."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.weights import Weights, WeightsError, check_finite
@@ -17,10 +18,9 @@ class Learned:
     loss: float
     seconds: float
     steps: float
-    #: The personal model that the client keeps, if the training algorithm has one.
-    personal: Weights | None = None
-    #: The state of its optimisers that the client keeps, if the run wants that.
-    optimizer_state: Arrays | None = None
+    #: What the client keeps beside its head, by purpose: its personal model, the state of its optimisers, and tensors
+    #: of the training. None of it travels.
+    keeps: Mapping[str, Arrays] = field(default_factory=dict)
     #: Whether the client had no head, personal model or state to start from, although it keeps one.
     afresh: bool = False
     #: Whether the client keeps its head although the head also travels.

@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 #: What tensors are kept for. These words are also part of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
-OPTIMIZER = "optimizer"
+OPTIMIZER, TENSORS = "optimizer", "tensors"
 _BEFORE = "-before"
 _REMEDY = "restore it, or remove it to start afresh"
 

@@ -9,6 +9,7 @@ import typer
 from fedgsp.chained import BEGIN, BrokenError, TornError
 from fedgsp.chained_parts import links_of_parts, parts_of
 from fedgsp.errors import DataError, reason_of
+from fedgsp.visible import visible
 from fedgsp.words import counted
 
 
@@ -32,5 +33,5 @@ def receipts(
         raise DataError(f"{path}: {error}", "compare with a copy: a part is missing, or somebody changed it") from None
     typer.echo(f"{counted(number, 'line')} in {counted(files, 'file')}, and the chain holds{torn}")
     for answer, count in sorted(answers.items()):
-        typer.echo(f"  {answer}: {count:,}")
+        typer.echo(f"  {visible(answer)}: {count:,}")
     typer.echo(f"SHA-256 of the last line: {head}")

@@ -34,7 +34,7 @@ from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import OPTIMIZER, PERSONAL_MODEL
+from fedgsp_node.personal_state import TENSORS
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,8 @@ class Trainer:
     ) -> Published:
         """Keeps what the client does not share, and then takes the outgoing steps with the rest."""
         if not work.trial:
-            await asyncio.to_thread(self._keep, client, learned, start.without_head or learned.keeps_head, key.round)
+            head = start.without_head or learned.keeps_head
+            await asyncio.to_thread(self._keep, client, learned, head, key.round)
         make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
         if steps.repeatable:
             return await asyncio.to_thread(make)
@@ -196,9 +197,11 @@ class Trainer:
         )
         if came is None and not in_place:  # made here: the client before has it hashed at the same time
             came = await asyncio.to_thread(lambda: weights.digest)
+        if work.aside:  # the client's own training of the round finds what this one has found
+            rest = {purpose: arrays for purpose, arrays in learned.keeps.items() if purpose != TENSORS}
+            learned = dataclasses.replace(learned, keeps=rest)
         keeps_head = start.without_head or learned.keeps_head
-        keeps_state = learned.optimizer_state is not None
-        keeps = not work.trial and (keeps_head or learned.personal is not None or keeps_state)
+        keeps = not work.trial and (keeps_head or bool(learned.keeps))
         report = Trained(
             None,
             samples=self._clients.train_samples(client),
@@ -226,10 +229,8 @@ class Trainer:
         with failing(FailureCode.UNSPECIFIED, UserError):
             if head:
                 self._clients.keep_head(client, learned.after, round_number)
-            if learned.personal is not None:
-                self._clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, round_number)
-            if learned.optimizer_state is not None:
-                self._clients.personal.put_in(client, OPTIMIZER, learned.optimizer_state, round_number)
+            for purpose, arrays in learned.keeps.items():
+                self._clients.personal.put_in(client, purpose, arrays, round_number)
 
 
 def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:

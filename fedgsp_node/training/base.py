@@ -48,6 +48,10 @@ class LocalWork:
     device: torch.device = CPU
     #: For random numbers of the task's transform().
     generator: torch.Generator = field(default_factory=torch.Generator)
+    #: If the training declares `keeps_tensors`: what the client's last training has left here, by name and on the CPU;
+    #: empty in its first one. What is here at the end is kept, with its dtypes and bits. A training that is repeated
+    #: after a failure finds what its first try has found.
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Batch(NamedTuple):
@@ -73,7 +77,12 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How a client trains, and which model is evaluated for it."""
+    """How a client trains, and which model is evaluated for it.
+
+    A node calls it for one client at a time. From one training to the next, only `LocalWork.kept` and `personal` may
+    be remembered. A variable of a module or an object would mix the clients that happen to be on one node, and would
+    be lost when the node restarts: the result would depend on where the clients are.
+    """
 
     #: Trains `work.module` in place. StoppedError if the work was cancelled.
     train: Callable[[LocalWork], Result]

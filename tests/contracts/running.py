@@ -23,6 +23,7 @@ from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
+from fedgsp_node.kept_tensors import arrays_of
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.outgoing.base import Outgoing
 from fedgsp_node.relayed_state import RelayedState
@@ -108,6 +109,7 @@ def _trained(name: str, control: Control | None = None) -> tuple[bytes, float, f
     work, trained = local_work(module, CrossEntropy(), samples(23), how, control=control, personal=personal)
     came = work.received.copy()
     loss, steps = algorithm.train(work)
+    arrays_of(work.kept, TRAININGS[name].keeps_tensors)
     assert work.received.digest == came.digest, "it changed the model that came"
     assert trained.digest == weights_of(module).digest, "the module is bound to other weights"
     assert trained.copy().digest != came.digest, "it trained nothing"

@@ -123,13 +123,28 @@ async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_tim
 
 
 @pytest.mark.slow
+async def test_a_training_that_keeps_tensors_has_the_same_bits_on_any_number_of_nodes(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    flags = ["--scheme", "global", "--rounds", "3", "--clients", "4", "--training", "feddyn", "--task", "two-moons"]
+    models = {}
+    for nodes in ("1", "3"):
+        (tmp_path / nodes).mkdir()
+        async with top_server(tmp_path / nodes, *flags, "--local-nodes", nodes, env=installed) as run:
+            assert await run.ended(DEADLINE_S) == 0, run.errors
+        models[nodes] = load(tmp_path / nodes / "run" / "models" / "final.safetensors")[0]
+    assert_same_bits(*models.values())
+
+
+@pytest.mark.slow
 def test_an_author_can_check_the_contract_of_each(installed: dict[str, str]) -> None:
     path = os.pathsep.join([str(ROOT), installed["PYTHONPATH"]])
-    command = [sys.executable, "-m", "tests.contracts", *(f"{kind}={name}" for kind, name in PARTS.items())]
+    parts = [*PARTS.items(), ("training", "feddyn")]
+    command = [sys.executable, "-m", "tests.contracts", *(f"{kind}={name}" for kind, name in parts)]
     environment = {**os.environ, "PYTHONPATH": path}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == [f"{kind} {name} keeps its contract" for kind, name in PARTS.items()]
+    assert ended.stdout.splitlines() == [f"{kind} {name} keeps its contract" for kind, name in parts]
 
 
 def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:

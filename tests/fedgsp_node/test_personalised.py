@@ -84,8 +84,7 @@ def test_pfedme_is_evaluated_with_its_personal_model(client: int, theta: float) 
     clients = Clients(Toy(), None)
     start = clients.initial_weights(0)
     learned = clients.train(client, start, settings("pfedme"), 1, Control())
-    assert learned.personal is not None
-    clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
+    clients.personal.put_in(client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
     found = evaluated(clients, learned.after, settings("pfedme"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, theta), abs=1e-9)
 
@@ -96,8 +95,7 @@ def test_ditto_is_evaluated_with_its_personal_model(client: int, expected: float
     start = clients.initial_weights(0)
     clients.personal.put_in(client, PERSONAL_MODEL, {"w": np.array([2.0])}, 0)
     learned = clients.train(client, start, settings("ditto"), 1, Control())
-    assert learned.personal is not None
-    clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
+    clients.personal.put_in(client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
     found = evaluated(clients, start, settings("ditto"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, expected), abs=1e-12)
 
@@ -184,8 +182,8 @@ def test_adaptation_is_plain_sgd_on_the_training_part_and_counts_are_of_the_test
 
 def train(clients: Clients, how: TrainingSettings, client: int = 1) -> Weights:
     learned = clients.train(client, clients.initial_weights(0), how, 1, Control())
-    if learned.personal is not None:
-        clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
+    for purpose, arrays in learned.keeps.items():
+        clients.personal.put_in(client, purpose, arrays, 1)
     return learned.after
 
 

@@ -69,6 +69,13 @@ class SignedOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DynamicOptions:
+    """Options of training `feddyn`."""
+
+    alpha: float = setting(0.1, "strength of the dynamic regulariser", above=0)
+
+
+@dataclass(frozen=True, slots=True)
 class SignsOptions:
     """Options of optimiser `signs`."""
 
@@ -142,6 +149,14 @@ PARALLEL_SOME = Program(
 SIGNED_SGD = Training(
     help="SGD with a shrinking step size", code="outside_parts.training:SIGNED_SGD", options=SignedOptions
 )
+DYNAMIC = Training(
+    help="FedDyn",
+    code="outside_parts.training:DYNAMIC",
+    options=DynamicOptions,
+    keeps_tensors=True,
+    pull=lambda options: options.alpha,
+)
+UNDECLARED = Training(help="keeps what it does not declare", code="outside_parts.training:UNDECLARED")
 FAILING_SGD = Training(help="raises an exception", code="outside_parts.training:FAILING_SGD")
 SIGNS = Optimizer(help="steps of one size", code="outside_parts.optimizer:signs", options=SignsOptions)
 NO_OPTIMIZER = Optimizer(help="makes none", code="outside_parts.optimizer:nothing")
