@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
-from fedgsp.files import check_regular, parse_json, write_all
+from fedgsp.files import check_only_name, parse_json, write_all
 from fedgsp.locks import try_lock
 
 #: What stands in the place of the hash in the first line.
@@ -110,7 +110,7 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
         with contextlib.ExitStack() as stack:
             # Unbuffered: what is reported as written is with the operating system.
             file = stack.enter_context(open(os.open(self._path, flags, 0o600), "ab", buffering=0))
-            check_regular(self._path)
+            check_only_name(file.fileno())
             os.fchmod(file.fileno(), 0o600)
             if not try_lock(file):
                 raise ConfigError(f"another process writes {self._path}", "wait for its end, or stop it")

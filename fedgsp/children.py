@@ -218,7 +218,7 @@ class Template:
 def _opened(log: Path | int | None) -> IO[bytes]:
     if isinstance(log, int):
         return os.fdopen(os.dup(log), "ab")
-    return appending(log or Path(os.devnull))
+    return open(os.devnull, "ab", buffering=0) if log is None else appending(log)
 
 
 async def ready_line(child: Child, name: str, log: Path | None) -> str:

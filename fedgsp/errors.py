@@ -86,6 +86,7 @@ _REMEDIES: Mapping[int, str] = {
     errno.EFBIG: "raise the size that a file may have (ulimit -f), or choose a disk that takes larger files",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "let this user write there, or choose another place"),
     errno.ELOOP: "it is a link, which is not followed here: remove it, or choose another path",
+    errno.EMLINK: "put a copy of it in its place, or choose another path",
     errno.ENOENT: "make the folder that it belongs in",
     errno.ENOTDIR: "a part of this path is a file and no folder: choose another path",
     errno.EISDIR: "there is a folder of that name: choose another name",

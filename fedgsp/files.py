@@ -70,17 +70,54 @@ def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
         raise not_written(path, error) from error
 
 
-def no_link(path: str, flags: int) -> int:
-    """An opener for `open`: raises OSError if the path ends in a link.
+def in_place(path: str, flags: int) -> int:
+    """An opener for `open`: raises OSError if the path ends in a link, or if the file has other names, too.
 
     A run directory may come from somebody else, and a link in it would lead to other files of this user.
     """
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    # Opening a FIFO would wait for its reader. A file must not be emptied before it is known to be no other one.
+    descriptor = os.open(path, (flags | os.O_NOFOLLOW | os.O_NONBLOCK) & ~os.O_TRUNC, 0o666)
+    try:
+        check_only_name(descriptor)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, path) from None
+    return descriptor
+
+
+def check_only_name(descriptor: int) -> None:
+    """Raises OSError unless an open file is a regular one that has no second name (hard link)."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, _NOT_REGULAR)
+    if status.st_nlink > 1:
+        raise OSError(errno.EMLINK, "it is the same file as another one (a hard link)")
 
 
 def appending(path: Path) -> FileIO:
-    """A file opened to append to it, without a buffer; OSError also if it is a link (`no_link`)."""
-    return open(path, "ab", buffering=0, opener=no_link)
+    """A file opened to append to it, without a buffer; OSError also if it is a link (`in_place`)."""
+    return open(path, "ab", buffering=0, opener=in_place)
+
+
+def fresh(path: Path, mode: int = 0o666) -> FileIO:
+    """A new file to write, without a buffer; what had its name is removed, so that no link is followed."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))
+
+
+def put(path: Path, content: bytes) -> None:
+    """Puts a file in its place at once, where it replaces a link and does not follow it; raises OSError."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with fresh(aside) as file:
+            write_all(file, content)
+        aside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # or it takes room on a full disk
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def write_all(file: FileIO, content: bytes | memoryview) -> None:

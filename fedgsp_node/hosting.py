@@ -185,6 +185,8 @@ class _Connection(contextlib.AbstractAsyncContextManager["_Connection"]):
         self._clear()
 
     def _clear(self) -> None:
+        if self._folder.is_symlink():  # the keys would be written elsewhere
+            self._folder.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _live(self, order: StartManager) -> None:

@@ -12,7 +12,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
-from fedgsp.files import check_regular, sync
+from fedgsp.files import check_regular, fresh, sync, write_all
 from fedgsp.owners import check_tree
 from fedgsp.tensor_digests import check_digest, with_digest
 
@@ -121,9 +121,9 @@ class PersonalState:
         aside = path.with_name(f".{path.name}.tmp")
         try:
             # Only the owner may read the file: it holds tensors that the client does not share.
-            aside.touch(mode=0o600)
             ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-            aside.write_bytes(safetensors.numpy.save(ordered, with_digest(ordered, {"label": label})))
+            with fresh(aside, 0o600) as file:
+                write_all(file, safetensors.numpy.save(ordered, with_digest(ordered, {"label": label})))
             sync(aside)
             aside.replace(path)
             sync(path.parent)  # what was published must be known after a power cut, too: it is never drawn twice

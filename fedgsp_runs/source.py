@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import TaskError
+from fedgsp.files import put
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
@@ -50,7 +51,7 @@ class Source:
         """Writes the module, if there is one to write."""
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.write_text(self.text, encoding="utf-8")
+            put(self._file, self.text.encode())
 
     def remove(self) -> None:
         """Removes what `write` has written."""

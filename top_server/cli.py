@@ -28,7 +28,7 @@ from top_server.federation import commands as commands_of_federation
 from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.placing import PLACES, certificates
 from top_server.placing.slurm.command import slurm
-from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
+from top_server.record.directory import RunDirectory, check_links, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
 from top_server.tracking import commands as commands_of_trackers
@@ -141,6 +141,7 @@ def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -
 
     directory = RunDirectory(path.absolute())
     check_tree("--extend" if extends else "--resume", directory.path)
+    check_links(directory, "--extend" if extends else "--resume")
     resumed = resuming.find(directory, extends)
     had = resuming.settings_of(resumed, directory)
     resuming.work_there(resumed, had)

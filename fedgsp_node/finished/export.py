@@ -109,6 +109,7 @@ def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: Mo
     aside = out.with_name(f".{out.name}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        aside.unlink(missing_ok=True)  # a link of that name would be followed
         safetensors.torch.save_file(copies, aside, {"format": "pt", **said})
         aside.replace(out)
     except (OSError, safetensors.SafetensorError) as error:

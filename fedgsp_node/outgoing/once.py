@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import DataError, UserError, not_written
+from fedgsp.files import fresh, write_all
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
 from fedgsp.run_ids import is_local
 from fedgsp.weights import Weights
@@ -58,8 +59,8 @@ class Once:
             try:
                 if not path.exists():
                     aside = path.with_name(f".{path.name}.{os.getpid()}")
-                    aside.touch(mode=0o600)
-                    aside.write_bytes(secrets.token_bytes(SECRET_BYTES))
+                    with fresh(aside, 0o600) as file:
+                        write_all(file, secrets.token_bytes(SECRET_BYTES))
                     # A link never replaces a secret that another process has made in the meantime.
                     with contextlib.suppress(FileExistsError):
                         os.link(aside, path)

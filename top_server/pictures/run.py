@@ -6,15 +6,17 @@ Needs the `plots` extra.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, remedy_of
 from fedgsp.scoring import ACCURACY, larger_is_better, metric_of
 from fedgsp.words import with_name
 from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients
+from top_server.pictures.files import write_out
 from top_server.pictures.shown import Groups, Rows, Shown, shown
 from top_server.record.scores import score_of, scored_by, scores_of
 
@@ -50,9 +52,13 @@ def draw(run_dir: Path, out: Path) -> None:
         PANELS[name](one, run)
     figure.suptitle(literal(run_dir.resolve().name))
     try:
-        figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as error:
+        drawn = BytesIO()
+        figure.savefig(drawn, dpi=120, format=out.suffix.removeprefix(".") or "png")
+        write_out(out, drawn.getvalue(), (run_dir,))
+    except ValueError as error:  # no format has this name
         raise ConfigError(f"--out {out} cannot be written: {error}", "give a file name such as run.png") from None
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written: {error.strerror}", remedy_of(error)) from None
     finally:
         plt.close(figure)
 

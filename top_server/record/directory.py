@@ -16,7 +16,7 @@ from typing import IO
 
 from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written, remedy_of
-from fedgsp.files import read_file
+from fedgsp.files import in_place, put, read_file
 from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
@@ -71,8 +71,9 @@ def usable(directory: RunDirectory, flag: str = "--run-dir") -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise not_written(f"{flag} {directory.path}", error) from None
-        if error.errno == errno.ELOOP:
-            raise ConfigError(f"{error.filename} cannot be written", remedy_of(error)) from None
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            what = f"{error.filename} cannot be written: {error.strerror}"
+            raise ConfigError(what, remedy_of(error)) from None
         raise ConfigError(
             f"{flag} {directory.path} cannot be used: {error.strerror or error}",
             "give a directory that you may write to",
@@ -93,13 +94,16 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
     with usable(directory):
         try:
             if again:
-                with directory.events.open("r+b") as file:
+                with open(directory.events, "r+b", opener=in_place) as file:
                     lock(file, directory)  # refused if that run's top server still waits for nodes
                     file.truncate()
                     directory.audit.unlink(missing_ok=True)
             directory.models.mkdir(exist_ok=again)
-            with directory.config.open("w" if again else "x", encoding="utf-8") as text:
-                text.write(_text(config))
+            if again:
+                put(directory.config, _text(config).encode())
+            else:
+                with directory.config.open("xb") as file:
+                    file.write(_text(config).encode())
         except OSError as error:
             if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
                 with contextlib.suppress(OSError):
@@ -125,10 +129,8 @@ def write_config(directory: RunDirectory, config: RunConfig, audit: Audit = NO_A
     The audit log gets the line first: a process that dies in between leaves one of the two files that the log knows.
     """
     audit.note("settled", settings=hashlib.sha256(_text(config).encode()).hexdigest())
-    new = directory.config.with_suffix(".new")
     try:
-        new.write_text(_text(config), encoding="utf-8")
-        new.replace(directory.config)
+        put(directory.config, _text(config).encode())
     except OSError as error:
         raise not_written(directory.config, error) from error
 
@@ -156,6 +158,21 @@ def close_to_others(directory: RunDirectory, flag: str) -> None:
     """
     with usable(directory, flag):
         keep_from_others([path for path in vars(directory).values() if path != directory.path])
+
+
+def check_links(directory: RunDirectory, flag: str) -> None:
+    """Raise ConfigError if a file or folder of the run is a link, by which this process would write elsewhere.
+
+    The directory itself can be a link, which the caller has chosen; what is in it may have come from somebody else.
+    """
+    own = [path for path in vars(directory).values() if path != directory.path]
+    below = (Path(at, name) for path in own for at, *names in os.walk(path) for name in itertools.chain(*names))
+    for path in itertools.chain(own, below):
+        if path.is_symlink():
+            raise ConfigError(
+                f"{flag} {directory.path} has a link in it, by which files elsewhere would be written: {path}",
+                "remove the link, or put a copy of what it leads to in its place",
+            )
 
 
 def lock(file: IO[bytes], directory: RunDirectory) -> None:
@@ -218,7 +235,8 @@ def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
 
 
 def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
-    """Make the directory and try to write into it; ConfigError if one of them fails."""
+    """Make the directory and try to write into it; ConfigError if one of them fails, or if it has links in it."""
+    check_links(directory, flag)
     with usable(directory, flag):
         directory.path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory.path).close()

@@ -12,6 +12,7 @@ from typing import ClassVar, ParamSpec, TypeVar
 
 from fedgsp import lifecycle
 from fedgsp.errors import RunError, is_full, not_written
+from fedgsp.files import put
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def dispensable(over: bool) -> Iterator[None]:
 def write_text(path: Path, text: str) -> None:
     """Writes a file; raises RunError if that fails."""
     try:
-        path.write_text(text, encoding="utf-8")
+        put(path, text.encode())
     except OSError as error:
         raise not_written(path, error) from error
 

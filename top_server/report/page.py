@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedgsp.errors import ConfigError, remedy_of
-from fedgsp.files import no_link, write_all
+from top_server.pictures.files import write_out
 from top_server.report.charts import Chart, charts_of, comparing
 from top_server.report.comparison import rows_of, variants
 from top_server.report.facts import CLIENT_HEADS, LAST_TROUBLES, NODE_HEADS, facts
@@ -37,7 +37,7 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
         node_heads=NODE_HEADS,
     )
     try:
-        _write(out, text.encode(), no_link if out.parent in run_dirs else None)
+        write_out(out, text.encode(), run_dirs)
         if pictures is not None:
             _write_pictures([chart for own in (*charts, compared) for chart in own], pictures)
     except OSError as error:
@@ -47,15 +47,4 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
 def _write_pictures(charts: Sequence[Chart], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
-        _write(folder / f"{chart.name}{chart.ending}", chart.image)
-
-
-def _write(path: Path, content: bytes, opener: Callable[[str, int], int] | None = None) -> None:
-    """Writes a file whole, or leaves none; raises OSError."""
-    with open(path, "wb", buffering=0, opener=opener) as file:
-        try:
-            write_all(file, content)
-        except OSError:
-            if path.is_file():  # and no device
-                path.unlink()
-            raise
+        write_out(folder / f"{chart.name}{chart.ending}", chart.image)

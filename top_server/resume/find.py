@@ -11,7 +11,7 @@ from typing import Any
 
 from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
-from fedgsp.files import parse_json, parse_toml, read_file
+from fedgsp.files import in_place, parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.run_ids import is_run
@@ -232,7 +232,7 @@ def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
         if not line.endswith(b"\n") or not wanted(parse_json(line)):
             break
         kept += len(line)
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=in_place) as file:
         file.truncate(kept)
 
 

@@ -22,9 +22,9 @@ from fedgsp.settings.files import dump, parse
 from fedgsp.settings.run import RunConfig
 from tests.support.finished_runs import BEGAN, history, row
 from top_server.cli import app
+from top_server.pictures import files
 from top_server.pictures.shown import teams_of
 from top_server.record.directory import RunDirectory
-from top_server.report import page
 from top_server.report.charts import charts_of, together
 from top_server.report.comparison import band, rows_of, variants
 from top_server.report.facts import Facts, ending, facts
@@ -256,10 +256,10 @@ def test_a_report_that_finds_no_room_leaves_no_file(tmp_path: Path, monkeypatch:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(page, "write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     run = recorded(tmp_path / "run", STARTED, FINISHED, rows=two_rounds())
     with pytest.raises(ConfigError, match=r"report.html cannot be written: No space left on device; make room"):
-        page.write([run], run / "report.html")
+        write([run], run / "report.html")
     assert not (run / "report.html").exists()
 
 
@@ -267,7 +267,7 @@ def test_a_config_that_is_damaged_is_to_be_restored_and_no_flag_is_blamed(tmp_pa
     run = recorded(tmp_path / "run", STARTED, FINISHED, rows=two_rounds())
     (run / "config.toml").write_bytes(b"\xff")
     with pytest.raises(DataError) as caught:
-        page.write([run], run / "report.html")
+        write([run], run / "report.html")
     assert (
         str(caught.value) == f"{run}/config.toml cannot be read: it is no text in UTF-8; restore the file from a copy"
     )

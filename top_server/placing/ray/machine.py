@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedgsp.files import read_text, write_secret
+from fedgsp.files import appending, read_text, write_secret
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.within import within
 
@@ -62,7 +62,7 @@ class Machine:
         here = folder if await asyncio.to_thread(os.path.isdir, folder) else None
         for name, content in secrets.items():
             write_secret(self._folder / name, content.encode(), lasting=False)
-        with self._output.open("ab") as output:
+        with appending(self._output) as output:
             return await asyncio.create_subprocess_exec(
                 *python_module(arguments[0]),
                 *arguments[1:],
