@@ -7,8 +7,8 @@ PROTOCOL = 24
 MOST_CLIENT = 2**63 - 1
 #: Most clients of a node. While the top server admits a node, for some tens of milliseconds at most, all others wait.
 MOST_CLIENTS_OF_NODE = 20_000
-#: Most samples of one client, or of one of its classes. Sums over all clients then stay far below 64 bits.
-MOST_SAMPLES = 1 << 48
+#: Most samples of one client, or of one of its classes. Sums over the million clients of a run then fit into int64.
+MOST_SAMPLES = 1 << 40
 #: Most bytes of one Echo, which are not split further on their way.
 MOST_ECHO_BYTES = 64 << 10
 #: Length of a SHA-256 digest.

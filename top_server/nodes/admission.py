@@ -1,5 +1,7 @@
 """Whether a node may join a run: pure checks of its hello against what the run knows."""
 
+import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -7,6 +9,7 @@ from fedgsp import on_nodes
 from fedgsp.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, is_name
+from fedgsp.limits.items import MOST_CLASSES
 from fedgsp.messages import (
     MOST_CLIENT,
     MOST_CLIENTS_OF_NODE,
@@ -35,12 +38,14 @@ from fedgsp.names import (
 from fedgsp.options import same
 from fedgsp.scoring import ACCURACY, LACKS, SAMPLES, WAYS, metric_of
 from fedgsp.visible import visible
-from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, require, total_bytes
+from fedgsp.weights import DIGEST_BYTES, MAX_DIMENSIONS, WeightsError, check_same_tensors, require, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
 MOST_NODES = 20_000
 #: The most clients of a run. Each round goes through all clients several times, at some microseconds each.
 MOST_CLIENTS = 1_000_000
+#: Largest number of operations or bytes that a node may tell: larger ones lose digits in JSON of other programs.
+MOST_COUNTED = 2**53
 #: Most times that a node may join within a minute: each is recorded.
 MOST_JOINS = 30
 
@@ -97,7 +102,7 @@ class Refusal:
 
 def refusal(hello: Hello, known: Known, made: bool = True) -> Refusal | None:
     """The first reason why a node may not join; None if it may. `made`: it has made its constants."""
-    checks = (_names, _node, _clients, _client_names, _options, _model, *((_constants,) if made else ()))
+    checks = (_names, _numbers, _node, _clients, _client_names, _options, _model, *((_constants,) if made else ()))
     return next((found for check in checks for found in check(hello, known)), None)
 
 
@@ -120,8 +125,12 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
             f"the name of an installed part has to be {TEXT_RULE}",
         ),
         (
-            all(is_text(spec.name) for spec in (*hello.tensors, *_not_travelling(hello))),
+            all(is_text(spec.name) for spec in _specs(hello) if spec is not hello.features),
             f"the name of a tensor has to be {TEXT_RULE}",
+        ),
+        (
+            all(is_text(spec.dtype) for spec in _specs(hello)),
+            f"the dtype of a tensor, or of its features, has to be {TEXT_RULE}",
         ),
         (
             all(not text or is_text(text) for text in (hello.device, hello.torch)),
@@ -148,6 +157,19 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
         (len(hello.peer_address) <= MOST_ADDRESS, f"its address has more than {MOST_ADDRESS} characters"),
     )
     yield from (Refusal(Failure(FailureCode.WRONG_PROTOCOL, why)) for holds, why in found if not holds)
+
+
+def _numbers(hello: Hello, known: Known) -> Iterator[Refusal]:
+    """Numbers that size arrays, are multiplied, or stand in records that other programs read."""
+    told = (
+        ("classes of its task", hello.num_classes, MOST_CLASSES),
+        ("operations to train on a sample", hello.training_flop, MOST_COUNTED),
+        ("bytes of memory of its device", hello.device_memory, MOST_COUNTED),
+    )
+    for what, number, most in told:
+        if number > most:
+            detail = f"the number of {what} is {number:,}, and can be {most:,} at most: correct its task"
+            yield Refusal(Failure(FailureCode.WRONG_PROTOCOL, detail))
 
 
 def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
@@ -189,7 +211,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             bool(hello.peer_address) and not _can_be_dialled(hello.peer_address),
             FailureCode.CANNOT_BE_DIALLED,
-            f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen",
+            f"peers cannot dial its address {hello.peer_address!r}: correct its --advertise, or --peer-listen",
         ),
         (bool(lacking), FailureCode.MISSING_PART, lacking),
         (
@@ -317,6 +339,10 @@ def _figures(hello: Hello, first: Hello) -> Iterator[Refusal]:
 
 def _constants(hello: Hello, known: Known) -> Iterator[Refusal]:
     """Tensors that do not travel: every node makes them, and all must have the same."""
+    for spec in _not_travelling(hello):
+        if len(spec.shape) > MAX_DIMENSIONS or math.prod(max(1, size) for size in spec.shape) > sys.maxsize:
+            detail = f"its tensor {spec.name!r}, which does not travel, has a shape that no tensor can have"
+            yield Refusal(Failure(FailureCode.WRONG_SHAPES, f"{detail}: change the model of its task"))
     digests = {spec.name: one.digest for one, spec in zip(hello.constants, _not_travelling(hello), strict=True)}
     if any(len(digest) != DIGEST_BYTES for digest in digests.values()):
         yield Refusal(Failure(FailureCode.WRONG_PROTOCOL, "a digest of a constant is missing or has another length"))
@@ -337,6 +363,11 @@ def _constants(hello: Hello, known: Known) -> Iterator[Refusal]:
                 " the same pretrained weights, task options and version of torch"
             )
             yield Refusal(Failure(FailureCode.WRONG_TASK, detail), f"than that of {whose}")
+
+
+def _specs(hello: Hello) -> list[TensorSpec]:
+    """All tensors of a hello: those of the model, and the features."""
+    return [*hello.tensors, *_not_travelling(hello), *([hello.features] if hello.features is not None else [])]
 
 
 def _not_travelling(hello: Hello) -> list[TensorSpec]:
