@@ -112,8 +112,8 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
 
     Raises ConfigError if the run has other settings than these, or cannot be resumed, and UserError as `run` does.
     """
-    found, files = Run(directory), RunDirectory(directory)
     source = source_of(told.get("task", "digits"), directory)
+    found, files = Run(directory, source.name), RunDirectory(directory)
     asked = _asked(found.settings, **{**told, "task": source.name})
     if name := differing(found.settings, asked):
         raise ConfigError(
@@ -128,9 +128,9 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
 
 
 def _resumed(directory: Path, folder: Path, progress: bool) -> Run:
-    """Continues a run whose processes find its task in `folder`."""
+    """Continues a run whose processes find its task in `folder`. They run its code: it is trusted."""
     _play(["--resume", str(directory)], directory, folder, progress)
-    return Run(directory)
+    return Run(directory, Run(directory).settings.task)
 
 
 def _asked(

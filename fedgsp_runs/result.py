@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.scoring import COLUMNS
+from fedgsp.settings.checks import check_name
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
+from fedgsp.tasks import TASKS
 from fedgsp_runs.words import in_python
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -40,10 +42,11 @@ class Picture:
 class Run:
     """A run in its directory, finished or not. What it reads raises UserError if the record is damaged."""
 
-    def __init__(self, directory: Path | str, task: Task | None = None) -> None:
-        """`task` is an instance of the run's task; without it, `model` loads the task by its name.
+    def __init__(self, directory: Path | str, task: Task | str | None = None) -> None:
+        """`task` is an instance of the run's task, or its name, such as "clinics:Clinics".
 
-        Raises ConfigError if the directory holds no run.
+        Without it, `model` loads only tasks of FedGSP and of installed packages: a record alone does not decide which
+        code runs. Raises ConfigError if the directory holds no run.
         """
         self.directory = Path(directory)
         self._files = RunDirectory(self.directory)
@@ -133,11 +136,26 @@ class Run:
     def task(self) -> Task:
         """An instance of the run's task; a class of a notebook or a script is in a module of the directory."""
         if self._task is None:
-            from fedgsp_node.tasks import load_task
-
-            with _imports_from(self.directory.resolve()):
-                self._task = load_task(self.settings.task, self.settings.task_option)
+            self._task = self._loaded(None)
+        elif isinstance(self._task, str):
+            self._task = self._loaded(self._task)
         return self._task
+
+    def _loaded(self, trusted: str | None) -> Task:
+        """The run's task by its name; ConfigError if that is code, and not the name that is `trusted`."""
+        from fedgsp_node.tasks import load_task
+
+        name, where = self.settings.task, f"the run in {self.directory}"
+        if trusted is not None and trusted != name:
+            raise ConfigError(f"`task` is {trusted!r}, and {where} is one of task {name!r}", "give that of the run")
+        if ":" not in name:
+            check_name("task", name, TASKS)
+            return load_task(name, self.settings.task_option)
+        if trusted is None:
+            remedy = f"if you trust that code, give Run(DIRECTORY, task={name!r}), or an instance of the task"
+            raise ConfigError(f"{where} has the task {name}, whose code is not FedGSP's", remedy)
+        with _imports_from(self.directory.resolve()):
+            return load_task(name, self.settings.task_option)
 
     def picture(self, out: Path | str | None = None) -> Picture:
         """Draws the run into a PNG file, by default `run.png` in its directory; a notebook shows it."""

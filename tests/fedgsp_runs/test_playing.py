@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fedgsp.errors import ConfigError, RunError, TaskError, UserError
+from fedgsp.settings.recorded import load_recorded
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run, resume, run, sweep
 from fedgsp_runs.playing import _claimed
@@ -99,7 +100,7 @@ async def test_all_processes_end_with_the_script_and_the_run_can_be_resumed(
         await assert_gone(family)
     settings = (tmp_path / "out" / "config.toml").read_text(encoding="utf-8")
     assert "Blobs" in settings
-    found = Run("out")
+    found = Run("out", load_recorded(tmp_path / "out" / "config.toml").task)
     assert not is_finished(found.events)
     assert found.task.num_clients == 4  # the class of the script is in a module of the directory
 

@@ -1,0 +1,76 @@
+"""A record that somebody else has made does not decide which code runs in the Python process that reads it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
+from fedgsp_node.tasks.digits import Digits
+from fedgsp_runs import Run
+from tests.support.run_directories import trained, write
+
+EVIL = """
+from pathlib import Path
+from fedgsp_node.tasks.digits import Digits
+
+Path(__file__).with_name("ran").touch()
+
+
+def make(clients: int = 2) -> Digits:
+    return Digits(clients)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The directory of a run that names a task beside its record."""
+    models = {"final": (trained(Digits(2), 0), ())}
+    path = write(tmp_path / "run", Digits(2), models, task="evil_task:make", task_option={"clients": "2"})
+    (path / "evil_task.py").write_text(EVIL)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    sys.modules.pop("evil_task", None)
+
+
+def test_a_task_that_only_the_record_names_is_not_imported(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task evil_task:make.*; if you trust that code, give Run\(DIRECTORY"):
+        Run(run).model()
+    with pytest.raises(ConfigError, match="evil_task:make"):
+        _ = Run(run).task
+    assert not (run / "ran").exists()
+    assert "evil_task" not in sys.modules
+
+
+def test_all_else_of_a_record_is_read_without_its_code(run: Path) -> None:
+    found = Run(run)
+    assert found.settings.task == "evil_task:make"
+    assert found.events
+    assert not (run / "ran").exists()
+
+
+def test_another_task_than_that_of_the_record_is_refused(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'clinics:Clinics', and the run in .* is one of task 'evil_task:make'"):
+        Run(run, "clinics:Clinics").model()
+    assert not (run / "ran").exists()
+
+
+def test_a_task_that_the_caller_gives_is_used(run: Path) -> None:
+    assert Run(run, Digits(2)).model()
+    assert not (run / "ran").exists()
+    assert Run(run, "evil_task:make").model()
+    assert (run / "ran").exists()
+
+
+@pytest.mark.parametrize("task", ["no_such_task", "os", "a/b"])
+def test_a_name_that_no_package_has_is_refused(task: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(dump(RunConfig(task=task)))
+    with pytest.raises((ConfigError, DataError), match="task"):
+        _ = Run(tmp_path).task
