@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from fedgsp.visible import visible
+
 #: One row of a list of what must not be: whether it is so, what is wrong about it, and what to do.
 Refusal: TypeAlias = tuple[object, str, str]
 
@@ -25,7 +27,8 @@ class UserError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(f"{what}; {remedy}" if remedy else what)
+        # In Python a traceback shows this text, which may quote a record or a peer.
+        super().__init__("\n".join(map(visible, (f"{what}; {remedy}" if remedy else what).split("\n"))))
         self.what = what
         self.remedy = remedy
 

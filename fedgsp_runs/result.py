@@ -18,6 +18,7 @@ from fedgsp.settings.checks import check_name
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.tasks import TASKS
+from fedgsp.visible import visible
 from fedgsp_runs.words import in_python
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -176,7 +177,8 @@ class Run:
     def __repr__(self) -> str:
         rows = self.rows
         told = "" if self.score is None else f", score {self.score:.4f}"
-        return f"<Run {self.directory}: {self.settings.scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
+        scheme = visible(self.settings.scheme)
+        return f"<Run {self.directory}: {scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"

@@ -20,6 +20,7 @@ from fedgsp.settings.fields import Described, described
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from fedgsp.settings.web import WebSettings
+from fedgsp.stdout import echo
 from top_server import placing
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
@@ -223,7 +224,7 @@ def picture(
 
     target = out or run_dir / "run.png"
     drawing.draw(run_dir, target)
-    typer.echo(target)
+    echo(target)
 
 
 @app.command()
@@ -244,7 +245,7 @@ def report(
 
     target = out or (run_dirs[0] / "report.html" if len(run_dirs) == 1 else Path("report.html"))
     page.write(run_dirs, target, pictures)
-    typer.echo(target)
+    echo(target)
 
 
 @app.command()
@@ -268,7 +269,7 @@ def web(
     from top_server.web.runs import Runs
     from top_server.web.serving import serve
 
-    raise typer.Exit(lifecycle.run(serve(Runs(runs_dir), settings, credentials, typer.echo)))
+    raise typer.Exit(lifecycle.run(serve(Runs(runs_dir), settings, credentials, echo)))
 
 
 @app.command()
@@ -282,7 +283,7 @@ def audit(
     from top_server.audit import check
 
     for line in check(run_dir, tls_ca):
-        typer.echo(line)
+        echo(line)
 
 
 @app.command()
@@ -293,7 +294,7 @@ def parts(
 ) -> None:
     """List the parts of each kind with their options, also those of installed packages."""
     for line in listed(kind):
-        typer.echo(line)
+        echo(line)
 
 
 def listed(kind: str = "") -> Iterator[str]:

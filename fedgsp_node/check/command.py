@@ -13,6 +13,7 @@ from fedgsp import lifecycle, logs
 from fedgsp.report import Report
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.node_check import CheckSettings
+from fedgsp.stdout import echo
 from fedgsp.tasks import TASKS
 
 #: Exit code if a line is not good.
@@ -49,8 +50,6 @@ async def _check(settings: CheckSettings, as_json: bool) -> None:
     with logs.only_results_on_stdout():
         report = Report(lines(await look(settings)))
     seconds = time.monotonic() - begin
-    typer.echo(
-        json.dumps(report.as_dict() | {"seconds": round(seconds, 1)}) if as_json else f"{report}, {seconds:.1f} s"
-    )
+    echo(json.dumps(report.as_dict() | {"seconds": round(seconds, 1)}) if as_json else f"{report}, {seconds:.1f} s")
     if not report.good:
         raise typer.Exit(NOT_GOOD)

@@ -12,6 +12,7 @@ from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import read_text
 from fedgsp.proxy import Proxy, proxy_of
 from fedgsp.settings.proxies import PASSWORD_VARIABLE
+from fedgsp.stdout import echo
 
 #: Most bytes of a file with a token.
 _MOST = 20_000
@@ -61,7 +62,7 @@ async def _enrol(token: str, top_server: str, identity: Path, proxy: Proxy | Non
         key, did = folder.key_for_enrolment(identity), "is enrolled"
         certificate = await client.enrol(invitation, key, top_server, proxy)
         folder.write(identity, read(invitation.ca), certificate, key)
-    typer.echo(
+    echo(
         f"node {invitation.name} {did}, with a certificate until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC;"
         f" fedgsp-node start --identity {identity} uses and renews it"
     )

@@ -14,6 +14,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.options import options, parse_clients
 from fedgsp.settings.checks import check_name
 from fedgsp.settings.devices import DEVICES, check_device
+from fedgsp.stdout import echo
 from fedgsp.tasks import TASKS
 from fedgsp.words import with_name
 
@@ -86,7 +87,7 @@ def export(
             merge_adapters=merge_adapters,
             tell=_tell,
         )
-    typer.echo(f"{out}: {file.name} of round {file.round}")
+    echo(f"{out}: {file.name} of round {file.round}")
 
 
 def evaluate(
@@ -134,12 +135,12 @@ def evaluate(
         )
     if json:
         each = {str(client): _named(client, names) | score.as_json() for client, score in scores.items()}
-        typer.echo(json_format.dumps({"clients": each, "together": together.as_json()}))
+        echo(json_format.dumps({"clients": each, "together": together.as_json()}))
         return
     for client, score in scores.items():
-        typer.echo(f"client {with_name(client, names)}: {score}")
+        echo(f"client {with_name(client, names)}: {score}")
     if len(scores) > 1:
-        typer.echo(f"together: {together}")
+        echo(f"together: {together}")
 
 
 def _named(client: int, names: Mapping[int, str]) -> dict[str, str]:
@@ -175,4 +176,4 @@ def _existing(folder: Path) -> Path:
 
 
 def _tell(text: str) -> None:
-    typer.echo(f"note: {text}", err=True)
+    echo(f"note: {text}", err=True)

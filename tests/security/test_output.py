@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import fedgsp
 from fedgsp import logs
-from fedgsp.errors import DataError
+from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import MAX_DETAIL, Failure, FailureCode, Hello
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
+from fedgsp.stdout import echo
 from fedgsp.visible import visible
+from fedgsp_node.finished.commands import _tell
+from fedgsp_runs import Run
 from tests.support.callers import ANYBODY
 from tests.support.fuzzing import fuzzed
 from tests.support.hellos import hello, membership
@@ -182,3 +189,42 @@ def test_thousands_of_refusals_are_recorded_as_a_few_and_a_number(tmp_path: Path
     assert kinds.count("node_refused") == 3 * MOST_RECORDED
     assert sum(line["refusals"] for line in lines if line["event"] == "nodes_refused") == 3 * (5_000 - MOST_RECORDED)
     assert directory.events.stat().st_size < 100_000
+
+
+def test_an_error_that_python_shows_gives_the_terminal_no_command() -> None:
+    for error in (DataError(f"{EVIL} is wrong", f"mend {EVIL}"), ConfigError(COMMAND)):
+        assert harmless(str(error).replace("\n", ""))
+    assert str(ConfigError("one\ntwo", "three")) == "one\ntwo; three"
+
+
+def test_what_commands_print_gives_the_terminal_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(f"client {EVIL}")
+    _tell(f"these tensors are outside the model: {EVIL}")
+    written = capsys.readouterr()
+    assert r"\x1b[2J" in written.out
+    assert r"\x1b[2J" in written.err
+    assert harmless((written.out + written.err).replace("\n", ""))
+
+
+def test_a_run_whose_settings_hold_a_command_is_shown_in_python_without_it(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.config.write_text(dump(RunConfig(scheme=EVIL.encode(errors="replace").decode())))
+    directory.history.write_text("")
+    assert harmless(repr(Run(tmp_path)))
+
+
+#: Calls that print as they are -> why nobody else has a word in that text.
+PRINTS = re.compile(r"typer\.echo\(|\bprint\(|secho\(")
+AS_IT_IS = {
+    "fedgsp/commands.py": "the version",
+    "fedgsp/stdout.py": "the way to print",
+    "fedgsp_node/cli.py": "TOML, which escapes",
+    "top_server/placing/slurm/command.py": "a script of the settings of the user",
+}
+
+
+def test_no_other_file_of_the_source_prints_text_as_it_is() -> None:
+    root = Path(fedgsp.__file__).parent.parent
+    packages = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
+    files = (path for package in packages for path in (root / package).rglob("*.py"))
+    assert {str(path.relative_to(root)) for path in files if PRINTS.search(path.read_text())} == set(AS_IT_IS)

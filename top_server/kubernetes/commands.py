@@ -9,6 +9,7 @@ from fedgsp.durations import seconds_in
 from fedgsp.files import write_secret
 from fedgsp.settings.flags import settled
 from fedgsp.settings.run import RunConfig
+from fedgsp.stdout import echo
 from top_server.choosing import NAMES
 from top_server.federation.commands import MOST_CERTIFICATE_S
 
@@ -57,4 +58,4 @@ def kubernetes(
     life = timedelta(seconds=seconds_in("--certificates-for", certificates_for, MOST_CERTIFICATE_S))
     text = render(settled(RunConfig, config_file, {}, NAMES), cluster, life)
     write_secret(out, text.encode(), lasting=False)
-    typer.echo(out)
+    echo(out)
