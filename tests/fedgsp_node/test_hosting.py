@@ -105,6 +105,19 @@ async def test_what_a_killed_worker_left_behind_is_removed(tmp_path: Path) -> No
         assert not left.exists()
 
 
+async def test_keys_of_managers_are_not_written_through_a_link(tmp_path: Path) -> None:
+    elsewhere, state = tmp_path / "elsewhere", tmp_path / "state"
+    elsewhere.mkdir()
+    state.mkdir()
+    (elsewhere / "m7.pem").touch()
+    (state / "managers").symlink_to(elsewhere)
+    async with hosted(state) as (hosts, managers, _, _):
+        await managers.serve(RUN)
+        await hosts.launch("m0", greeted)
+        assert not (state / "managers").is_symlink()
+    assert [path.name for path in elsewhere.iterdir()] == ["m7.pem"]
+
+
 async def test_a_manager_that_cannot_be_started_is_told_and_the_next_one_may_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

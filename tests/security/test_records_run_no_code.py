@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run
 from tests.support.run_directories import trained, write
+from tests.top_server.resume.test_find import BEGIN, recorded
+from top_server.placing import PLACES
+from top_server.resume import find as resuming
 
 EVIL = """
 from pathlib import Path
@@ -74,3 +79,36 @@ def test_a_name_that_no_package_has_is_refused(task: str, tmp_path: Path) -> Non
     (tmp_path / "config.toml").write_text(dump(RunConfig(task=task)))
     with pytest.raises((ConfigError, DataError), match="task"):
         _ = Run(tmp_path).task
+
+
+@pytest.mark.parametrize(
+    ("place", "option", "value"),
+    [
+        ("srun", "srun", "--task-prolog=evil"),
+        ("slurm", "sbatch", "--wrap=evil"),
+        ("ray", "address", "ray://evil:1"),
+    ],
+)
+def test_a_record_alone_does_not_choose_what_a_cluster_runs(
+    place: str, option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "run").mkdir()
+    found = resuming.find(recorded(tmp_path / "run", [BEGIN[0], BEGIN[1] | {"directory": str(home)}]))
+    settings = RunConfig(place=place, workers=1, place_option={option: value})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"option {option} of place {place}.*; if you trust that, run: cd "):
+        resuming.work_there(found, settings)
+    assert Path.cwd() == tmp_path
+    monkeypatch.chdir(home)
+    resuming.work_there(found, settings)
+
+
+def test_each_option_of_a_place_that_is_a_text_or_a_path_is_declared_or_harmless() -> None:
+    """A new option that can name a command needs a word in the row of its place."""
+    harmless = {"partition", "account", "qos", "time", "host"}  # of a flag of its own, or an address to listen at
+    for name, place in PLACES.items():
+        texts = [one for one in dataclasses.fields(place.options) if re.search("str|Path", str(one.type))]
+        free = {one.name for one in texts}
+        assert free <= harmless | set(place.runs), name

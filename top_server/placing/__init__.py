@@ -21,6 +21,7 @@ PLACES: Parts[Place] = Parts(
             remote=True,
             packages={"ray": "ray>=2.40"},
             check=check_ray,
+            runs=("address", "working_dir"),
         ),
         "srun": Place(
             help="steps of the Slurm allocation in which the top server runs",
@@ -28,6 +29,7 @@ PLACES: Parts[Place] = Parts(
             options=StepOptions,
             remote=True,
             check=lambda _: check_allocation(),
+            runs=("srun",),
         ),
         "slurm": Place(
             help="tasks of a job array that Slurm starts in a cluster",
@@ -35,6 +37,7 @@ PLACES: Parts[Place] = Parts(
             options=SlurmOptions,
             remote=True,
             check=lambda _: check_installed(),
+            runs=("sbatch",),
         ),
     },
     Place,

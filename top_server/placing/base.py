@@ -168,3 +168,5 @@ class Place(PartWithNeeds):
     """
 
     remote: bool = False
+    #: Names of options that can name a command, code or another cluster: a record alone does not choose them.
+    runs: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Moved, Trace
 from top_server.groups.watch import OFFENCES
+from top_server.placing import PLACES
 from top_server.record.directory import RunDirectory, lock
 from top_server.record.events import read
 from top_server.record.events.base import Event
@@ -110,17 +111,28 @@ def settings_of(resumed: Resumed, directory: RunDirectory) -> RunConfig:
     return dataclasses.replace(settings, rounds=resumed.rounds) if resumed.extends else settings
 
 
+def _named_code(resumed: Resumed, config: RunConfig) -> Iterator[tuple[str, str]]:
+    """What settings of a run can make this user execute, in words, and what has to be trusted for it."""
+    if config.placed is not None and ":" in config.task:
+        yield f"imports {config.task} from {resumed.directory}", "the code there"
+    place = None if config.placed is None else PLACES.get(config.placed)
+    for name in () if place is None else place.runs:
+        if name in config.place_option:
+            value = config.place_option[name]
+            yield f"has {value!r} as option {name} of place {config.placed}, which can name what is run", "that"
+
+
 def work_there(resumed: Resumed, config: RunConfig) -> None:
     """Changes to the working directory of the run; raises ConfigError if it is gone.
 
     Nodes that the run starts import a task of the form module:factory from there. A record alone must not decide which
-    code runs: somebody may have given the run directory to the user. So the user must then be in that directory.
+    code runs: somebody may have given the run directory to the user. So the user must then be in that directory. The
+    same holds for options of a place that can name a command or another cluster, such as flags of srun.
     """
-    if config.placed is not None and ":" in config.task and resumed.directory.resolve() != Path.cwd():
-        raise ConfigError(
-            f"{resumed.flag}: this run imports {config.task} from {resumed.directory}, according to its record",
-            f"if you trust the code there, run: cd {shlex.quote(str(resumed.directory))}",
-        )
+    for what, thing in _named_code(resumed, config):
+        if resumed.directory.resolve() != Path.cwd():
+            remedy = f"if you trust {thing}, run: cd {shlex.quote(str(resumed.directory))}"
+            raise ConfigError(f"{resumed.flag}: this run {what}, according to its record", remedy)
     try:
         os.chdir(resumed.directory)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte
