@@ -9,7 +9,7 @@ import typer
 from fedgsp.chained import BEGIN, BrokenError, TornError
 from fedgsp.chained_parts import links_of_parts, parts_of
 from fedgsp.errors import DataError, reason_of
-from fedgsp.visible import visible
+from fedgsp.stdout import echo
 from fedgsp.words import counted
 
 
@@ -31,7 +31,7 @@ def receipts(
         raise DataError(f"{path} cannot be read: {reason_of(error)}", "give the --state-dir of a node") from None
     except BrokenError as error:
         raise DataError(f"{path}: {error}", "compare with a copy: a part is missing, or somebody changed it") from None
-    typer.echo(f"{counted(number, 'line')} in {counted(files, 'file')}, and the chain holds{torn}")
+    echo(f"{counted(number, 'line')} in {counted(files, 'file')}, and the chain holds{torn}")
     for answer, count in sorted(answers.items()):
-        typer.echo(f"  {visible(answer)}: {count:,}")
-    typer.echo(f"SHA-256 of the last line: {head}")
+        echo(f"  {answer}: {count:,}")
+    echo(f"SHA-256 of the last line: {head}")
