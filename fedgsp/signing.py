@@ -110,10 +110,11 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
     """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was.
 
     With `since`, it is enough that the certificate was valid at some time between `since` and `at`: a connection lasts
-    longer than the certificate with which it was made.
+    longer than the certificate with which it was made. `since` may be the later time, if the clock was set back.
     """
+    first, last = sorted((since or at, at))
     try:
-        _path(certificates_in(certificate), certificates_in(ca), at, since or at)
+        _path(certificates_in(certificate), certificates_in(ca), last, first)
     except _refusals() as error:
         return _words(error)
     return ""

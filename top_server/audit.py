@@ -43,7 +43,6 @@ class Verifier:
         #: Node -> the first of those whom its certificates name.
         self._speakers: dict[str, str] = {}
         self._calls: dict[int, Call] = {}
-        self._serial = 0
         #: The relay of each group of the current round: (client, model, digest) of its hops.
         self._relays: dict[tuple[str, int, int], list[tuple[int, str, str]]] = {}
         self._take: dict[str, Callable[[Link, Fields], None]] = {
@@ -118,10 +117,10 @@ class Verifier:
 
     def _order(self, link: Link, line: Fields) -> None:
         serial, program = whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
-        _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
+        _require(serial > self.found.serial, link, f"order {serial} comes twice, or out of its turn")
         ours = main_run(line["run"]) == main_run(self.found.run)  # or of the local run of that run
         _require(ours, link, f"it is of run {line['run']!r}")
-        self._serial, start = serial, line["start"]
+        self.found.serial, start = serial, line["start"]
         self._calls[serial] = Call(
             line["run"],
             whole(line["round"]),

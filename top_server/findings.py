@@ -41,6 +41,8 @@ class Findings:
     seals: dict[int, int] = field(default_factory=dict)
     #: Number of the last line that a seal covers.
     sealed: int = 0
+    #: The largest serial number of an order.
+    serial: int = 0
     #: What the last line tells.
     last: str = ""
     finished: bool = False

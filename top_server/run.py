@@ -1,8 +1,6 @@
 """The frozen context of a run: its settings, and the objects of the top server that all rounds use."""
 
-import itertools
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.encoding import BFLOAT16, rounded
@@ -54,8 +52,6 @@ class RunContext:
     turns: Turns | None = None
     #: How often the run was resumed.
     times: int = 0
-    #: Numbers the orders to managers. They begin with the time, so that a resumed run uses other numbers than before.
-    serials: Iterator[int] = field(default_factory=lambda: itertools.count(time.time_ns()))
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

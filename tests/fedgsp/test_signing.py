@@ -58,6 +58,8 @@ def test_a_certificate_is_good_for_its_ca_and_its_time(tmp_path: Path) -> None:
     assert why_not_trusted(tls.cert, tls.ca, NOW + 2 * DAY, since=NOW) == ""
     assert "not valid" in why_not_trusted(tls.cert, tls.ca, NOW + 3 * DAY, since=NOW + 2 * DAY)
     assert "not valid" in why_not_trusted(tls.cert, tls.ca, NOW - 10 * DAY, since=NOW - 11 * DAY)
+    # A clock that was set back meanwhile: the connection was made at the later time.
+    assert why_not_trusted(tls.cert, tls.ca, NOW - 10 * DAY, since=NOW) == ""
     foreign = Authority(tmp_path, "foreign")
     assert why_not_trusted(tls.cert, foreign.own[1], NOW) == "it was not issued by this CA"
     assert identity_of(unchecked(authority.issue("none", identity=None)).cert) is None

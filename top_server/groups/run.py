@@ -251,7 +251,7 @@ def _request(
         # Fresh weights are the whole model, also the part that does not travel later.
         tensors=context.membership.tensors if PROGRAMS[task.program].initialises else context.tensors,
         most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
-        serial=next(context.serials),
+        serial=next(context.audit.serials),
         update_lengths=tuple(progress.update_lengths) if config.update_norm_limit else (),
         outgoing=outgoing_steps(config, context.scheme),
         # A chain has one reader of its start, which gets it sooner from the top server itself.

@@ -4,9 +4,11 @@
 """
 
 import contextlib
+import itertools
 import json
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,26 @@ from top_server.record.room import waiting_for_room
 
 #: The first word of every text that is signed for a log.
 PURPOSE = "fedgsp audit 1"
+#: Numbers of orders that a resumed run leaves out. A power cut may remove the last lines of the log, and nodes may
+#: still have the orders of these lines. No run has so many orders.
+_MARGIN = 1 << 32
+
+
+def serials(last: int, now_ns: int) -> Iterator[int]:
+    """Numbers for the orders to managers, after `last`, the largest one in the log (0: the log has none).
+
+    They begin with the time, so that runs have different numbers. The time alone would not do for a resumed run: the
+    clock may have been set back since.
+    """
+    return itertools.count(max(now_ns, last + _MARGIN if last else 0))
 
 
 class Audit:
     """Takes the lines of an audit log. This class keeps none of them: it is for a run without a log, as in a test."""
+
+    def __init__(self, last_serial: int = 0) -> None:
+        #: Numbers the orders to managers. A log that is continued goes on after `last_serial`.
+        self.serials = serials(last_serial, time.time_ns())
 
     def note(self, what: str, **fields: Any) -> None:
         """Notes one thing that happened."""
@@ -83,11 +101,13 @@ class AuditLog(Audit, contextlib.AbstractContextManager["AuditLog"]):
         signer: Signer | None,
         round_number: int = 0,
         now: Callable[[tzinfo], datetime] = datetime.now,
+        last_serial: int = 0,
     ) -> None:
-        """Continues a log that is there, up to this round. Raises BrokenError if its lines do not fit, or RunError.
+        """Continues a log that is there, up to this round and this number of an order.
 
-        Without a signer, as without TLS, nothing is signed.
+        Without a signer, as without TLS, nothing is signed. Raises BrokenError if the lines do not fit, or RunError.
         """
+        super().__init__(last_serial)
         self._run = run
         #: The last round of this run that ended.
         self._round = round_number

@@ -47,7 +47,7 @@ def opened(
             raise ConfigError("the audit log of this run is signed, and there is no key", "give the three --tls flags")
     if resumed:
         DataError.refuse(_lacks(found, directory, run, done, extends))
-    with AuditLog(directory.audit, run, signer, found.rounds) as log:
+    with AuditLog(directory.audit, run, signer, found.rounds, last_serial=found.serial) as log:
         log.note(
             "resumed" if resumed else "began",
             run=run,
