@@ -12,8 +12,9 @@ from fedgsp.settings.run_files import BEYOND
 from top_server.record.directory import RunDirectory
 from top_server.record.events.base import Event
 from top_server.record.events.run import RunFailed, RunFinished, RunStopped
-from top_server.record.journal import Journal
+from top_server.record.journal import Journal, Line
 from top_server.record.scores import rating_of
+from top_server.recorded import ENDS
 from top_server.resume import state
 
 
@@ -31,7 +32,12 @@ def finish(directory: RunDirectory, journal: Journal, config: RunConfig, row: Ma
 
 
 def run_recorded(main: Coroutine[Any, Any, None], journal: Journal) -> int:
-    """Plays a run, and returns its exit code. An end before the last round is recorded, with its reason."""
+    """Plays a run, and returns its exit code. An end before the last round is recorded, with its reason.
+
+    Whoever stops the process after that, while its nodes leave, gets the exit code of a finished run.
+    """
+    ends = list[Line]()
+    journal.subscribe(lambda line: ends.append(line) if line["event"] == ENDS else None)
     try:
         code = lifecycle.run(main)
     except UserError as error:
@@ -41,6 +47,8 @@ def run_recorded(main: Coroutine[Any, Any, None], journal: Journal) -> int:
         reason = f"an error in the program: {type(error).__name__}: {error}"
         _record(journal, RunFailed(reason=reason, remedy="report it, with the traceback in the log", code=1))
         raise
+    if ends:
+        return 0
     if code:
         _record(journal, RunStopped(code=code))
     return code

@@ -234,11 +234,13 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         finally:
             watched.failure = "" if finished else reason  # while nodes are dismissed
             nodes_may_end()
-            await membership.dismiss(
-                Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
-            )
-            audit.close(finished, visible(reason))
-        finish(directory, journal, config, row, begin)
+            leave = Leave(finished, reason, resumable=not finished and state.is_in(directory))
+            try:
+                await membership.dismiss(leave, DISMISS_TIMEOUT_S)
+            finally:  # who stops this process while its nodes leave stops a run that may be finished
+                audit.close(finished, visible(reason))
+                if finished:
+                    finish(directory, journal, config, row, begin)
 
 
 def _launching_here(
@@ -389,12 +391,10 @@ def _merging(context: RunContext) -> Merging:
 
 
 async def _ask(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:
-    channel = await channels.to(address, Identity(Role.GROUPING_SERVICE))
-    return await assign(channel, address, grouping, request)
+    return await assign(await channels.to(address, Identity(Role.GROUPING_SERVICE)), address, grouping, request)
 
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
         return functools.partial(_ask, channels, scheme.service, scheme.grouping)
-    grouping = GROUPINGS[scheme.grouping]
-    return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
+    return lambda asked: asyncio.to_thread(GROUPINGS[scheme.grouping], asked)  # in a thread, so that streams go on

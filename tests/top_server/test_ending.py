@@ -15,6 +15,7 @@ from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from top_server.ending import run_recorded
 from top_server.record.directory import RunDirectory, is_worth_keeping, prepare
+from top_server.record.events.run import RunFinished
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal
 
@@ -53,6 +54,22 @@ def test_a_signal_is_recorded(tmp_path: Path) -> None:
 
     assert ended(tmp_path / "run", stopped()) == 143
     assert last(tmp_path / "run") == {"event": "run_stopped", "code": 143}
+
+
+def test_a_signal_after_the_end_of_the_run_ends_a_finished_run(tmp_path: Path) -> None:
+    """Its nodes were leaving: whoever stopped it is not told to resume it."""
+    path = tmp_path / "run"
+    with Journal(prepare(RunConfig(run_dir=path))) as journal:
+
+        async def stopped() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                journal.record(RunFinished(rounds=1, accuracy=0.5, seconds=1.0))
+
+        assert run_recorded(stopped(), journal) == 0
+    assert last(path)["event"] == "run_finished"
 
 
 def test_a_run_that_comes_to_its_end_records_that_itself(tmp_path: Path) -> None:
