@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -125,8 +127,15 @@ class Template:
         A log may be a file descriptor of this process. Without a log, the output is discarded.
 
         With `says_ready`, standard output goes to `Child.stdout` instead, from which `ready_line` reads. Raises
-        PeerError if the template cannot start, or does not fork in FORK_TIMEOUT_S.
+        PeerError if the template cannot start, does not fork in FORK_TIMEOUT_S, or if the operating system refuses a
+        process, a descriptor or the log.
         """
+        try:
+            return await self._spawn(command, log, says_ready)
+        except OSError as error:
+            raise PeerError(f"{command[0]} cannot be started: {_words(error)}", _REMEDIES[error.errno]) from error
+
+    async def _spawn(self, command: Sequence[str], log: Path | int | None, says_ready: bool) -> Child:
         await self.start()
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo:
@@ -189,7 +198,11 @@ class Template:
         self._over(f"exit code {process.returncode}: {_end_of(said.decode(errors='replace')) or '(no output)'}")
 
     def _hear(self, pid: int, code: int | None) -> None:
-        if code is not None:
+        if not pid:
+            child = self._asked.pop(0)
+            if not child.started.cancelled():
+                child.started.set_exception(OSError(code, os.strerror(code or 0)))
+        elif code is not None:
             self._running.pop(pid).has_ended(code)
         else:
             self._running[pid] = self._asked.pop(0)
@@ -213,6 +226,22 @@ class Template:
             child.has_ended(UNKNOWN_EXIT_CODE)
         self._asked.clear()
         self._running.clear()
+
+
+#: Number of an error of the operating system -> what to do if a process cannot be started.
+_REMEDIES: Mapping[int | None, str] = defaultdict(
+    lambda: "see whether its log can be written, and the machine has room for another process",
+    {
+        errno.EAGAIN: "raise the number of processes that this user may have: ulimit -u, or TasksMax= of systemd",
+        errno.ENOMEM: "free memory on this machine, or start fewer nodes",
+        **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the number of open files: ulimit -n"),
+        errno.ENOSPC: "make room on the disk of its log",
+    },
+)
+
+
+def _words(error: OSError) -> str:
+    return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
 
 
 def _opened(log: Path | int | None) -> IO[bytes]:

@@ -5,12 +5,14 @@ what was imported. `fedgsp.children.Template` starts this program and talks to i
 
 - A request is a line of JSON, `["group_manager", "--name", "m0"]`: a module, which becomes the main program, and its
   arguments. Three file descriptors come with it: the standard input, output and error of the new process.
-- Its answer is a line `[PID, null]`. When the new process has ended, the line `[PID, EXIT_CODE]` follows.
+- Its answer is a line `[PID, null]`. When the new process has ended, the line `[PID, EXIT_CODE]` follows. If the
+  operating system refuses a new process, the answer is `[0, ERRNO]`.
 
 The template must not start a thread or use gRPC: a forked process would inherit their locks in any state.
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -43,13 +45,19 @@ def main() -> None:
             return
         # Until the answer is sent, the end of the new process must wait.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        if not (pid := os.fork()):
-            asker.close()
-            _become(json.loads(data), streams)
-            return
+        try:
+            pid = os.fork()
+            answer = b"[%d, null]\n" % pid
+        except OSError as error:  # too many processes, or no memory: the running ones go on
+            answer = b"[0, %d]\n" % (error.errno or errno.EAGAIN)
+        else:
+            if not pid:
+                asker.close()
+                _become(json.loads(data), streams)
+                return
         for stream in streams:
             os.close(stream)
-        asker.sendall(b"[%d, null]\n" % pid)
+        asker.sendall(answer)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 

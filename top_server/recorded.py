@@ -12,7 +12,7 @@ from fedgsp.words import counted
 from top_server.findings import Findings, whole
 from top_server.grouping.request import ranges
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of, read_lines
 
 #: Events at which a top server begins with rounds, and the event after the last round.
 BEGINS, ENDS = ("run_started", "run_resumed"), "run_finished"
@@ -40,7 +40,8 @@ class Recorded:
 
 def recorded(directory: RunDirectory) -> Recorded:
     """Reads events.jsonl, history.jsonl and config.toml; raises DataError if one of them cannot be read."""
-    events, rows = read_lines(directory.events), read_lines(directory.history)
+    events = [event for event in lines_of(directory.events) if event.get("event") in (*BEGINS, ENDS)]
+    rows = read_lines(directory.history)
     try:
         rounds = tuple(whole(row.get("round", 0)) for row in rows)
     except ValueError as error:

@@ -26,7 +26,7 @@ from fedgsp.settings.run_files import UNTIL_FINISHED
 from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, usable
 from top_server.record.events.alone import GainsNotTold
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of
 from top_server.record.journal import Recorder
 from top_server.record.scores import scored_by
 from top_server.schemes import SCHEMES
@@ -124,8 +124,8 @@ def _cut_off(directory: RunDirectory) -> bool:
     Raises ConfigError if another top server is still making it.
     """
     try:
-        events = read_lines(directory.events)
-        made_here = bool(events) and is_local(str(events[0].get("run", "")))
+        events = lines_of(directory.events)
+        made_here = is_local(str(next(events, {}).get("run", "")))
         if not made_here or any(event.get("event") == "run_finished" for event in events):
             return False
         with directory.events.open("rb") as file:

@@ -18,7 +18,7 @@ from fedgsp.words import share
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_columns, read_lines
+from top_server.record.history import lines_of, read_columns
 from top_server.record.scores import scored_by, scores_of
 
 logger = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ def group_image(rounds: list[list[list[int]] | None], by_member: bool) -> tuple[
 def names_of(directory: RunDirectory) -> dict[int, str]:
     """What people call clients, by the events of the run; only clients that have names."""
     try:
-        joined = [event.get("names") for event in read_lines(directory.events)]
+        joined = [event.get("names") for event in lines_of(directory.events)]
     except DataError:  # the picture of the groups says so
         return {}
     found = {client: name for names in joined if isinstance(names, dict) for client, name in names.items()}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from fedgsp.children import Child, Template, stop
-from fedgsp.errors import PeerError
+from fedgsp.errors import UserError
 from fedgsp.settings.managers import KEYS
 from top_server.placing.base import About, Ended, Placing, Worker
 
@@ -38,10 +38,10 @@ class Local(Placing):
     async def _live(self, worker: Worker) -> None:
         assert self._template is not None
         folder = self.about.folder / worker.name
-        worker.write(folder)
         try:
+            worker.write(folder)
             child = await self._template.spawn(worker.arguments(HOST, folder), worker.log, says_ready=False)
-        except PeerError as error:
+        except UserError as error:
             self.about.tell(Ended(worker.name, None, str(error)))
             return
         self._children[worker.name] = child

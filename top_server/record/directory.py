@@ -22,7 +22,7 @@ from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.audit import NO_AUDIT, Audit
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of
 
 logger = logging.getLogger(__name__)
 
@@ -186,10 +186,10 @@ def _never_began(directory: RunDirectory) -> bool:
     try:
         if directory.history.stat().st_size or any(directory.models.iterdir()):
             return False  # its events may be many, and are not needed
-        events = read_lines(directory.events)
+        begun = any(event.get("event") == "round_started" for event in lines_of(directory.events))
     except (OSError, DataError):
         return False
-    begun = any(event.get("event") == "round_started" for event in events) or any(directory.state.glob("round-*"))
+    begun = begun or any(directory.state.glob("round-*"))
     return directory.config.is_file() and not begun
 
 
@@ -200,7 +200,7 @@ def is_worth_keeping(directory: RunDirectory) -> bool:
     """
     return (
         not _never_began(directory)
-        or any(event.get("event") not in _BEFORE_WORK for event in read_lines(directory.events))
+        or any(event.get("event") not in _BEFORE_WORK for event in lines_of(directory.events))
         or any(len(log.read_bytes().splitlines()) > TAIL_LINES for log in directory.logs.glob("*.log"))
     )
 

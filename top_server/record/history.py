@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgsp.chained import MOST_LINE
 from fedgsp.errors import DataError
-from fedgsp.files import parse_json, read_file
+from fedgsp.files import open_file, parse_json
 
 
 def plain(value: Any) -> Any:
@@ -34,16 +35,27 @@ def to_line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines. A last line without a newline is left out: its writer was interrupted.
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines, read one by one: the events of a long run need gigabytes of memory.
 
-    Raises DataError if the file cannot be read, or if another line is not a JSON object.
+    A last line without a newline is left out: its writer was interrupted. Raises DataError if the file cannot be read,
+    or if another line is not a JSON object.
     """
     try:
-        data = read_file(path)
+        with open_file(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE), b""), start=1):
+                if len(line) == MOST_LINE:
+                    raise DataError(f"{path}, line {number} is longer than any that is written", "restore the file")
+                if not line.endswith(b"\n"):
+                    return
+                yield _object(path, number, line[:-1])
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", "give the directory of a run") from None
-    return [_object(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], start=1)]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All of `lines_of` in memory: for a file with a row for each round."""
+    return list(lines_of(path))
 
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:

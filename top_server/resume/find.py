@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.addresses import check_address
+from fedgsp.chained import MOST_LINE
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
-from fedgsp.files import in_place, parse_json, parse_toml, read_file
+from fedgsp.files import in_place, open_file, parse_json, parse_toml
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.run_ids import is_run
@@ -27,7 +28,7 @@ from top_server.record.directory import RunDirectory, lock
 from top_server.record.events import read
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of, read_lines
 from top_server.recorded import BEGINS, ENDS, is_finished
 from top_server.resume import state
 from top_server.turns import Turns
@@ -167,7 +168,15 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
 
 
 def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
-    events = read_lines(directory.events)
+    saved = state.latest(directory)
+    done, turns = saved.round if saved is not None else 0, Turns()
+    events, of_round = list[dict[str, Any]](), list[dict[str, Any]]()
+    for event in lines_of(directory.events):  # they may be millions
+        turns.note(event)
+        if event["event"] in (*BEGINS, ENDS, "listening"):
+            events.append(event)
+        elif event.get("round") == done + 1:
+            of_round.append(event)
     begun = [event for event in events if event["event"] in BEGINS]
     listening = [event for event in events if event["event"] == "listening"]
     if not begun or not listening:
@@ -178,7 +187,6 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
             f"start it again: top-server --config {directory.config} --run-dir {directory.path}",
         )
     finished = is_finished(events)
-    saved = state.latest(directory)
     if finished and not extends:
         more = "; to add rounds, use --extend with --rounds" if saved is not None else ""
         raise ConfigError(f"{asked}: that run is finished", f"its models are in models/{more}")
@@ -192,12 +200,8 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
             f"{asked}: state/ has nothing from which the run could continue",
             f"start a longer run: top-server --config {shlex.quote(str(directory.config))} --rounds ...",
         )
-    done = saved.round if saved is not None else 0
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
-    turns = Turns()
-    for event in events:
-        turns.note(event)
-    interrupted = _interrupted(map(read, events), done + 1, first_attempt(times))
+    interrupted = _interrupted(map(read, of_round), done + 1, first_attempt(times))
     offences = Counter(saved.offences if saved is not None else {})
     # A client that was skipped after the last finished hop is tried again.
     for trace in interrupted.traces if interrupted else ():
@@ -240,10 +244,11 @@ def mend(directory: RunDirectory, done: int) -> None:
 def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
     """Cuts a file of JSON lines off before the first unwanted line."""
     kept = 0
-    for line in read_file(path).splitlines(keepends=True):
-        if not line.endswith(b"\n") or not wanted(parse_json(line)):
-            break
-        kept += len(line)
+    with open_file(path) as lines:
+        for line in iter(lambda: lines.readline(MOST_LINE), b""):
+            if not line.endswith(b"\n") or not wanted(parse_json(line)):
+                break
+            kept += len(line)
     with open(path, "r+b", opener=in_place) as file:
         file.truncate(kept)
 
