@@ -42,7 +42,7 @@ def read_secret(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         content = bytearray()
-        while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 24))):
+        while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 20))):
             content += part
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
