@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
 import signal
 import socket
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from fedgsp.errors import PeerError
+from fedgsp.errors import PeerError, not_started
 from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.within import within
@@ -30,6 +28,8 @@ READY_TIMEOUT_S = 30.0
 TAIL_LINES = 5
 #: The exit code of a child whose template ended before it: nobody was told the real one.
 UNKNOWN_EXIT_CODE = -1
+#: In place of a process id: a template could not fork, and tells the number of the error.
+NOT_FORKED = 0
 
 
 class Child:
@@ -76,6 +76,11 @@ class Child:
         else:
             self.started.set_result(None)
 
+    def cannot_start(self, error: PeerError) -> None:
+        """Notes that there is no process."""
+        if not self.started.cancelled():
+            self.started.set_exception(error)
+
     def has_ended(self, code: int) -> None:
         """Notes the exit code."""
         self.returncode = code
@@ -99,27 +104,32 @@ class Template:
         self._running: dict[int, Child] = {}
 
     async def start(self) -> None:
-        """Starts the process if it does not run; does not wait for its imports."""
-        async with self._starting:
-            if self._process is not None:
-                return
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            with contextlib.ExitStack() as undo, theirs:
-                undo.callback(ours.close)
-                self._process = await asyncio.create_subprocess_exec(
-                    *python_module("fedgsp.template"),
-                    *self._modules,
-                    stdin=theirs.fileno(),
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
-                    # setproctitle would write the titles of children over their environment without SPT_NOENV.
-                    env={**os.environ, LIFELINE_VARIABLE: "stdin", "SPT_NOENV": "1"},
-                    start_new_session=True,  # Ctrl-C then reaches the parent only, which stops its children in order
-                )
-                undo.pop_all()
-            self._socket = ours
-            self._listening = asyncio.create_task(self._listen(self._process), name="listen to a template")
+        """Starts the process if it does not run; does not wait for its imports. Raises PeerError."""
+        try:
+            async with self._starting:
+                if self._process is None:
+                    await self._begin()
+        except OSError as error:
+            raise not_started(f"the template of {self._names}", error) from None
+
+    async def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with contextlib.ExitStack() as undo, theirs:
+            undo.callback(ours.close)
+            self._process = await asyncio.create_subprocess_exec(
+                *python_module("fedgsp.template"),
+                *self._modules,
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                # setproctitle would write the titles of children over their environment without SPT_NOENV.
+                env={**os.environ, LIFELINE_VARIABLE: "stdin", "SPT_NOENV": "1"},
+                start_new_session=True,  # Ctrl-C then reaches the parent only, which stops its children in order
+            )
+            undo.pop_all()
+        self._socket = ours
+        self._listening = asyncio.create_task(self._listen(self._process), name="listen to a template")
 
     async def spawn(self, command: Sequence[str], log: Path | int | None, says_ready: bool = True) -> Child:
         """Forks a child that runs `command`, a module with its arguments. Its output goes to the end of `log`.
@@ -127,16 +137,16 @@ class Template:
         A log may be a file descriptor of this process. Without a log, the output is discarded.
 
         With `says_ready`, standard output goes to `Child.stdout` instead, from which `ready_line` reads. Raises
-        PeerError if the template cannot start, does not fork in FORK_TIMEOUT_S, or if the operating system refuses a
-        process, a descriptor or the log.
+        PeerError if the template cannot start, or does not fork in FORK_TIMEOUT_S, or if this machine lacks what a
+        process needs: descriptors, memory, or room for another process.
         """
+        await self.start()
         try:
             return await self._spawn(command, log, says_ready)
         except OSError as error:
-            raise PeerError(f"{command[0]} cannot be started: {_words(error)}", _REMEDIES[error.errno]) from error
+            raise not_started(f"a process of {self._names}", error) from None
 
     async def _spawn(self, command: Sequence[str], log: Path | int | None, says_ready: bool) -> Child:
-        await self.start()
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo:
             undo.callback(ours.close)
@@ -165,9 +175,12 @@ class Template:
                 except BlockingIOError:  # the template still imports, and many children were asked for
                     await asyncio.sleep(FULL_AGAIN_S)
                     continue
-                except OSError as error:  # it ended a moment ago; if that is not known yet, `_over` will say why
+                except OSError as error:
                     if self._process is None:
                         raise self._ended(str(error)) from None
+                    if not isinstance(error, ConnectionError):
+                        raise
+                    # It ended a moment ago. That is not known yet, and `_over` will say why.
                 return self._asked.append(child)
 
     async def aclose(self) -> None:
@@ -198,10 +211,10 @@ class Template:
         self._over(f"exit code {process.returncode}: {_end_of(said.decode(errors='replace')) or '(no output)'}")
 
     def _hear(self, pid: int, code: int | None) -> None:
-        if not pid:
-            child = self._asked.pop(0)
-            if not child.started.cancelled():
-                child.started.set_exception(OSError(code, os.strerror(code or 0)))
+        if pid == NOT_FORKED:
+            self._asked.pop(0).cannot_start(
+                not_started(f"a process of {self._names}", OSError(code, os.strerror(code or 0)))
+            )
         elif code is not None:
             self._running.pop(pid).has_ended(code)
         else:
@@ -219,29 +232,12 @@ class Template:
         self._process = None
         self._socket.close()
         for child in self._asked:
-            if not child.started.cancelled():
-                child.started.set_exception(self._ended(why))
+            child.cannot_start(self._ended(why))
         for child in self._running.values():
             child.close()  # and so ends it
             child.has_ended(UNKNOWN_EXIT_CODE)
         self._asked.clear()
         self._running.clear()
-
-
-#: Number of an error of the operating system -> what to do if a process cannot be started.
-_REMEDIES: Mapping[int | None, str] = defaultdict(
-    lambda: "see whether its log can be written, and the machine has room for another process",
-    {
-        errno.EAGAIN: "raise the number of processes that this user may have: ulimit -u, or TasksMax= of systemd",
-        errno.ENOMEM: "free memory on this machine, or start fewer nodes",
-        **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the number of open files: ulimit -n"),
-        errno.ENOSPC: "make room on the disk of its log",
-    },
-)
-
-
-def _words(error: OSError) -> str:
-    return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
 
 
 def _opened(log: Path | int | None) -> IO[bytes]:

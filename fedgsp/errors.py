@@ -123,6 +123,19 @@ def not_written(path: object, error: Exception) -> RunError:
     return RunError(f"{path} cannot be written: {reason_of(error)}", remedy_of(error))
 
 
+#: As `_REMEDIES`, for a process that cannot be started.
+_REMEDIES_OF_STARTS: Mapping[int, str] = {
+    errno.EAGAIN: "raise the number of processes that this user (ulimit -u) or container may have",
+    errno.ENOMEM: "free memory, or start fewer processes on this machine",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS), _REMEDIES[errno.EMFILE]),
+}
+
+
+def not_started(what: str, error: OSError, remedy: str = "see what this machine lacks") -> PeerError:
+    """The error of a process that cannot be started; `remedy` is for reasons that say nothing about the machine."""
+    return PeerError(f"{what} cannot be started: {reason_of(error)}", _REMEDIES_OF_STARTS.get(_number(error), remedy))
+
+
 def valid(fits: object, what: str, error: type[Exception] = ValueError) -> None:
     """Raises `error`, which has a text alone, unless the condition `fits` is true."""
     if not fits:

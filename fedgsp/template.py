@@ -5,8 +5,8 @@ what was imported. `fedgsp.children.Template` starts this program and talks to i
 
 - A request is a line of JSON, `["group_manager", "--name", "m0"]`: a module, which becomes the main program, and its
   arguments. Three file descriptors come with it: the standard input, output and error of the new process.
-- Its answer is a line `[PID, null]`. When the new process has ended, the line `[PID, EXIT_CODE]` follows. If the
-  operating system refuses a new process, the answer is `[0, ERRNO]`.
+- Its answer is a line `[PID, null]`. When the new process has ended, the line `[PID, EXIT_CODE]` follows.
+- If the machine lacks what a new process needs, the answer is `[0, ERRNO]`. The processes that run go on.
 
 The template must not start a thread or use gRPC: a forked process would inherit their locks in any state.
 """
@@ -46,19 +46,19 @@ def main() -> None:
         # Until the answer is sent, the end of the new process must wait.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
-            pid = os.fork()
+            if len(streams) < STREAMS:  # this process may have no more descriptors
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            if not (pid := os.fork()):
+                break
             answer = b"[%d, null]\n" % pid
-        except OSError as error:  # too many processes, or no memory: the running ones go on
+        except OSError as error:
             answer = b"[0, %d]\n" % (error.errno or errno.EAGAIN)
-        else:
-            if not pid:
-                asker.close()
-                _become(json.loads(data), streams)
-                return
         for stream in streams:
             os.close(stream)
         asker.sendall(answer)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    asker.close()  # here is the new process; its errors are not those of the fork
+    _become(json.loads(data), streams)
 
 
 def _report_ended(asker: socket.socket) -> None:

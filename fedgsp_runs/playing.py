@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError
+from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError, not_started
 from fedgsp.lifecycle import LIFELINE_VARIABLE, python_module
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import described
@@ -342,9 +342,9 @@ def _started(flags: list[str], path: Path | None, log: Any) -> Iterator[subproce
             env={**os.environ, **environment},
             start_new_session=True,  # a Ctrl-C reaches this process only, which then stops the run in order
         )
-    except OSError:
+    except OSError as error:
         ours.close()
-        raise
+        raise not_started("the top server", error) from None
     finally:
         theirs.close()
     try:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
-import socket
 import sys
 from contextlib import aclosing
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
 import pytest
@@ -196,42 +193,6 @@ async def test_a_template_that_cannot_import_is_told_with_its_last_lines() -> No
         with pytest.raises(PeerError, match=r"the template of no\.such\.module ended") as caught:
             await own.spawn(["tests.support.waiting"], None)
     assert "No module named 'no'" in caught.value.remedy
-
-
-async def test_a_process_that_the_system_refuses_is_told_and_the_others_go_on() -> None:
-    async with aclosing(Template(["tests.support.few_processes"])) as made:
-        first = await made.spawn(python(LIVES), None)
-        assert await ready_line(first, "child", None) == "ready"
-        with pytest.raises(PeerError, match=r"cannot be started: Resource temporarily unavailable; .*ulimit -u"):
-            await made.spawn(python(LIVES), None)
-        third = await made.spawn(python(LIVES), None)
-        assert await ready_line(third, "child", None) == "ready"
-        assert first.returncode is None
-        await stop(first)
-        await stop(third)
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.EMFILE, "open files: ulimit -n"), (errno.ENOMEM, "free memory on this machine")]
-)
-async def test_so_is_a_start_for_which_the_machine_has_no_room(
-    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused() -> NoReturn:
-        raise OSError(number, os.strerror(number))
-
-    async with aclosing(Template([])) as made:
-        monkeypatch.setattr(socket, "socketpair", refused)
-        with pytest.raises(PeerError, match=remedy):
-            await made.spawn(python(LIVES), None)
-        monkeypatch.undo()
-        await stop(await made.spawn(python(LIVES), None))
-
-
-async def test_so_is_a_log_that_cannot_be_written(tmp_path: Path) -> None:
-    async with aclosing(Template([])) as made:
-        with pytest.raises(PeerError, match=r"cannot be started: No such file or directory \(.*gone/log\)"):
-            await made.spawn(python(LIVES), tmp_path / "gone" / "log")
 
 
 async def test_so_is_one_that_ended_before_it_was_asked() -> None:

@@ -21,7 +21,13 @@ from top_server.managers.at_once import AtOnce
 from top_server.managers.client import ManagerClient
 from top_server.managers.launching import Launcher, Process
 from top_server.record.events.base import ABSENT
-from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting, ManagerStopped
+from top_server.record.events.processes import (
+    ManagerLost,
+    ManagerNotStarted,
+    ManagerSpawned,
+    ManagersStarting,
+    ManagerStopped,
+)
 from top_server.record.journal import Recorder
 
 logger = logging.getLogger(__name__)
@@ -178,8 +184,15 @@ class ManagerPool:
         await asyncio.gather(*(self._end(manager, STOP_GRACE_S) for manager in {*managers, *self._ends}))
 
     async def _spawn(self, managers: int, ready: Iterator[int]) -> Manager:
-        """Starts one of `managers` that start together; `ready` counts those that have started."""
+        """Starts one of `managers` that start together; `ready` counts those that have started. Raises UserError."""
         name = f"{self._prefix}m{next(self._numbers)}"
+        try:
+            return await self._started(name, managers, ready)
+        except UserError as error:
+            self._recorder.record(ManagerNotStarted(manager=name, reason=str(error)))
+            raise
+
+    async def _started(self, name: str, managers: int, ready: Iterator[int]) -> Manager:
         ending = [end for end in self._ends.values() if not end.done()]
         if ending and self._launcher.most is not None:
             await asyncio.wait(ending)  # they still have their ports

@@ -65,7 +65,7 @@ async def running(
         if one.returns:
             logger.warning("%s; it is to come back", what_ended(one, place.name))
             return
-        if one.code == 0:
+        if one.code == 0 and over.is_set():  # before that, it is no good end: code of the task may end its process
             return
         gone.add(one.worker)
         said = tail(log)

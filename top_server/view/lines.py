@@ -163,6 +163,7 @@ _LINES: dict[str, str] = {
     "managers_starting": "starting {managers_counted}",
     "manager_spawned": "starting {managers_counted}: {ready} ready",
     "manager_lost": "group manager {manager} was lost: {reason}",
+    "manager_not_started": "group manager {manager} could not be started: {reason}",
     "manager_stopped": "group manager {manager} is not needed any more",
     "settings_chosen": "chosen for {clients_counted}: {settings}",
     "groups_expected": "groups: {outlook}",

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedgsp.children import READY_TIMEOUT_S, tail
-from fedgsp.errors import ConfigError, PeerError, UserError
+from fedgsp.errors import ConfigError, PeerError, UserError, not_started
 from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.settings.flags import arguments_of
@@ -44,15 +44,18 @@ def shown(config: RunConfig, directory: RunDirectory) -> Iterator[None]:
     directory.logs.mkdir(exist_ok=True)
     log = directory.logs / "web.log"
     command = [*python_module("top_server"), "web", str(directory.path.absolute()), *arguments_of(settings)]
-    with appending(log) as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            env={**os.environ, LIFELINE_VARIABLE: "stdin"},
-            start_new_session=True,  # Ctrl-C reaches the run first, whose end the page then shows
-        )
+    try:
+        with appending(log) as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, LIFELINE_VARIABLE: "stdin"},
+                start_new_session=True,  # Ctrl-C reaches the run first, whose end the page then shows
+            )
+    except OSError as error:
+        raise not_started("the web page", error) from None
     try:
         sys.stderr.write(f"the web page of this run: {_address(process, log)}\n")
         yield

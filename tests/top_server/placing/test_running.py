@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -94,7 +96,7 @@ async def test_nodes_live_as_long_as_the_body(tmp_path: Path) -> None:
     assert logs_in(tmp_path) == ["node-0.log", "node-1.log"]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(3, TaskError), (5, PeerError), (1, PeerError)])
+@pytest.mark.parametrize(("code", "kind"), [(3, TaskError), (5, PeerError), (1, PeerError), (0, PeerError)])
 async def test_a_node_that_ends_before_it_joined_ends_the_run(
     tmp_path: Path, code: int, kind: type[Exception]
 ) -> None:
@@ -247,3 +249,33 @@ async def test_a_worker_that_has_to_be_killed_leaves_no_keys_of_managers_behind(
         await place.stop()
     assert not keys.exists()
     assert keys.parent.exists()
+
+
+@pytest.mark.parametrize("at", ["asyncio.create_subprocess_exec", "socket.socketpair", "asyncio.open_unix_connection"])
+async def test_a_machine_without_room_for_a_worker_ends_the_start_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(at, lacking)
+    told: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    placing = Local(None, About("run", tmp_path / "place", told.set_result))
+    await placing.start([StandIn("node-0", NodeSettings(), tmp_path / "node-0.log", command=["tests"])])
+    ended = await asyncio.wait_for(told, 30)
+    monkeypatch.undo()
+    await placing.stop()
+    assert ended.code is None
+    assert "cannot be started: Resource temporarily unavailable" in ended.reason
+
+
+async def test_a_worker_whose_secrets_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "place").write_text("no folder")
+    told: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    placing = Local(None, About("run", tmp_path / "place", told.set_result))
+    await placing.start(
+        [StandIn("node-0", NodeSettings(), tmp_path / "node-0.log", secrets={"key": b""}, command=["tests"])]
+    )
+    ended = await asyncio.wait_for(told, 30)
+    await placing.stop()
+    assert "cannot be written" in ended.reason

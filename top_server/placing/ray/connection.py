@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.children import tail
-from fedgsp.errors import ConfigError, PeerError, not_written
+from fedgsp.errors import ConfigError, PeerError, not_started, not_written
 from fedgsp.files import appending
 from fedgsp.lifecycle import python_module
 from fedgsp.within import within
@@ -101,14 +101,17 @@ async def opened(first: Mapping[str, Any], log: Path) -> Connection:
     except OSError as error:
         raise not_written(log, error) from error
     with errors:
-        process = await asyncio.create_subprocess_exec(
-            *python_module(DRIVER),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            limit=MOST_BYTES,
-            start_new_session=True,  # Ctrl-C then reaches the top server only, which stops its workers in order
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *python_module(DRIVER),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                limit=MOST_BYTES,
+                start_new_session=True,  # Ctrl-C then reaches the top server only, which stops its workers in order
+            )
+        except OSError as error:
+            raise not_started("the driver of Ray", error) from None
     connection = Connection(process, log)
     try:
         await connection.begin(first)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedgsp.errors import ConfigError, PeerError
+from fedgsp.errors import ConfigError, PeerError, not_started
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.visible import visible
 from fedgsp.within import within
@@ -73,7 +73,7 @@ async def ask(*command: str, told: str = "") -> Answer:
             start_new_session=True,  # Ctrl-C reaches this process only
         )
     except OSError as error:
-        raise PeerError(f"{command[0]} cannot be started: {error.strerror}", "see if Slurm is installed") from None
+        raise not_started(command[0], error, "see if Slurm is installed") from None
     try:
         out, said = await within(DEADLINE_S, process.communicate(told.encode()))
     except BaseException as error:

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Collection, Sequence
 
-from fedgsp.errors import PeerError
+from fedgsp.errors import not_started
 from fedgsp.files import appending
 from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S
 from fedgsp.within import within
@@ -61,7 +61,7 @@ class Steps(Placing):
                     start_new_session=True,  # Ctrl-C reaches this process only
                 )
         except OSError as error:
-            raise PeerError(f"srun cannot be started: {error.strerror}", "see if Slurm is installed") from None
+            raise not_started("srun", error, "see if Slurm is installed") from None
 
     async def _live(self, name: str) -> None:
         self.about.tell(Ended(name, await self._steps[name].wait()))

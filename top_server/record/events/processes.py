@@ -107,6 +107,13 @@ class ManagerSpawned(Event):
     ready: int = told("number of these managers that run by now")
 
 
+class ManagerNotStarted(Event):
+    """A group manager could not be started. If another one can take its group, the run goes on."""
+
+    manager: str
+    reason: str
+
+
 class ManagerLost(Event):
     """A group manager died, or did not answer."""
 
