@@ -161,9 +161,16 @@ def numbers(figures: Any, combine: Mapping[str, str]) -> tuple[dict[str, float],
         if combine.get(name) == RATIO:
             if not isinstance(found, tuple | list) or len(found) != 2:
                 raise TypeError(f"metrics() must return a pair (numerator, denominator) for {name!r}, a ratio")
-            values[name], denominators[name] = map(float, found)
+            values[name], denominators[name] = (_number(name, one) for one in found)
         elif isinstance(found, tuple | list):
             raise TypeError(f"metrics() returned a pair for {name!r}: set combine = {{{name!r}: {RATIO!r}}}")
         else:
-            values[name] = float(found)
+            values[name] = _number(name, found)
     return values, denominators
+
+
+def _number(name: str, found: Any) -> float:
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last for a tensor of several numbers
+        raise TypeError(f"metrics() returned {str(found)[:60]!r} for {name!r}, which is no number: {error}") from None

@@ -27,9 +27,11 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import parse
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
+from fedgsp.words import counted
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
 from fedgsp_runs.source import Source, source_of
+from fedgsp_runs.values import directory_of
 from fedgsp_runs.words import in_python
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
@@ -83,11 +85,14 @@ def run(
     _check_options(options)
     if not isinstance(scheme, str):
         raise ConfigError(f"`scheme` is {shown(scheme)}", 'give the name of a scheme, such as "fedgsp"')
-    if run_dir is not None and not isinstance(run_dir, str | os.PathLike):
-        raise ConfigError(f"`run_dir` is {shown(run_dir)}", "give the path of a directory")
+    if run_dir is not None:
+        run_dir = directory_of(run_dir, "run_dir")
     made = _made(task, options or {})
     count = made.num_clients if clients is None else scalar(clients)
+    if isinstance(count, int) and count < 1:
+        raise ConfigError(f"`clients` is {count}", "give a whole number of at least 1")
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
+    _check_nodes(few if nodes is None else nodes, settings)
     told |= {
         "task_option": options or {},
         "clients": count,
@@ -163,10 +168,18 @@ def _asked(
 @in_python()
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
-    directory = Path(run_dir)
+    directory = directory_of(run_dir, "run_dir")
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}", "give the directory of a run")
     return _resumed(directory, directory.resolve(), progress)
+
+
+def _check_nodes(nodes: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for more nodes than can come: nobody else knows where a run without `listen` listens."""
+    wanted = settings.get("min_nodes")
+    if settings.keys().isdisjoint(("place", "listen")) and isinstance(wanted, int) and isinstance(nodes, int):
+        few = f"`min_nodes` is {wanted}, and the run starts {counted(nodes, 'node')}"
+        ConfigError.require(wanted <= nodes, few, "give more `nodes`, or `listen` for nodes that come from elsewhere")
 
 
 def _check_names(told: Mapping[str, Any]) -> None:

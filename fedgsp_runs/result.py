@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import numbers
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.tasks import TASKS
 from fedgsp.visible import visible
+from fedgsp.words import counted
+from fedgsp_runs.values import directory_of
 from fedgsp_runs.words import in_python
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -49,7 +52,7 @@ class Run:
         Without it, `model` loads only tasks of FedGSP and of installed packages: a record alone does not decide which
         code runs. Raises ConfigError if the directory holds no run.
         """
-        self.directory = Path(directory)
+        self.directory = directory_of(directory, "directory")
         self._files = RunDirectory(self.directory)
         self._task = task
         if not any(file.is_file() for file in (self._files.config, self._files.events, self._files.history)):
@@ -117,6 +120,8 @@ class Run:
         from fedgsp_node.finished.export import export
         from fedgsp_node.finished.record import read
 
+        if client is not None and not isinstance(client, numbers.Integral):
+            raise ConfigError(f"`client` is {client!r}", "give the number of a client")
         run = read(self.directory)
         file = run.model(name, client)
         with tempfile.TemporaryDirectory() as folder:
@@ -158,6 +163,7 @@ class Run:
         with _imports_from(self.directory.resolve()):
             return load_task(name, self.settings.task_option)
 
+    @in_python()
     def picture(self, out: Path | str | None = None) -> Picture:
         """Draws the run into a PNG file, by default `run.png` in its directory; a notebook shows it."""
         from top_server.pictures.run import draw
@@ -166,6 +172,7 @@ class Run:
         draw(self.directory, target)
         return Picture(target)
 
+    @in_python()
     def report(self, out: Path | str | None = None) -> Path:
         """Writes the report of the run, by default `report.html` in its directory; returns its path."""
         from top_server.report.page import write
@@ -178,6 +185,8 @@ class Run:
         rows = self.rows
         told = "" if self.score is None else f", score {self.score:.4f}"
         scheme = visible(self.settings.scheme)
+        skipped = sum(row.get("clients_skipped") or 0 for row in rows)
+        told += f", {counted(skipped, 'training')} skipped" if skipped else ""
         return f"<Run {self.directory}: {scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
 
     def _repr_html_(self) -> str:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import enum
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedgsp.errors import ConfigError
+
 #: A module, class or function -> what the source calls it; raises NotWrittenError if the source cannot have it.
 Refer: TypeAlias = Callable[[Any], str]
+
+
+def directory_of(value: Any, name: str) -> Path:
+    """A directory that a caller names; ConfigError, with the name of the parameter, for what is no path."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"`{name}` is {value!r} ({type(value).__name__})"[:200], "give the path of a directory")
+    return Path(value)
 
 
 class NotWrittenError(Exception):

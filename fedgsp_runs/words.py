@@ -13,6 +13,7 @@ _PARAMETERS = {
     **{f"--{name.replace('_', '-')}": name for name in described(RunConfig)},
     "--client": "client",
     "--model": "name",
+    "--out": "out",
     "--task-option": "options",
     **dict.fromkeys(("--local-nodes", "--workers"), "nodes"),
 }

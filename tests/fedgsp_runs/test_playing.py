@@ -186,6 +186,8 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"task_option": {"clients": 3}}, ConfigError, "task_option is no argument of `run`; give `options` in its"),
     ({"scheme": None}, ConfigError, "`scheme` is None (NoneType); give the name of a scheme"),
     ({"run_dir": 3}, ConfigError, "`run_dir` is 3 (int); give the path of a directory"),
+    ({"clients": -1}, ConfigError, "`clients` is -1; give a whole number of at least 1"),
+    ({"clients": 2, "min_nodes": 7}, ConfigError, "`min_nodes` is 7, and the run starts 2 nodes; give more `nodes`"),
     ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
 ]
 
@@ -296,6 +298,32 @@ def test_errors_of_python_name_its_parameters_and_no_flags(tmp_path: Path) -> No
     assert str(caught.value).endswith(caught.value.remedy)
     with pytest.raises(ConfigError, match=r"there is no model 'round-0001' in .*; give `name`: final-group-0000"):
         found.model(name="round-0001")
+
+
+def test_what_is_no_path_and_no_client_is_named(tmp_path: Path) -> None:
+    wrongs: list[Any] = [None, 3]
+    for wrong in wrongs:
+        with pytest.raises(ConfigError, match=rf"`directory` is {wrong} .*; give the path of a directory"):
+            Run(wrong)
+        with pytest.raises(ConfigError, match=rf"`run_dir` is {wrong} "):
+            resume(wrong)
+    found = Run(
+        write(tmp_path / "run", Digits(2), {"final": (trained(Digits(2), 0), ())}, task_option={"clients": "2"})
+    )
+    client: Any = "a"
+    with pytest.raises(ConfigError, match="`client` is 'a'; give the number of a client"):
+        found.model(client=client)
+    (tmp_path / "run" / "history.jsonl").write_text('{"round": 1, "accuracy": 0.5, "loss": 1.0}\n')
+    with pytest.raises(ConfigError, match=r"^`out` /nowhere/x.png cannot be written"):
+        found.picture("/nowhere/x.png")
+
+
+def test_a_run_shows_how_many_trainings_were_skipped(tmp_path: Path) -> None:
+    made = write(tmp_path / "run", Digits(2), {"final": (trained(Digits(2), 0), ())}, task_option={"clients": "2"})
+    for skipped, told in (((0, 0), " rounds>"), ((1, 2), ", 3 trainings skipped>")):
+        rows = [json.dumps({"round": 1 + place, "clients_skipped": few}) for place, few in enumerate(skipped)]
+        (made / "history.jsonl").write_text("".join(f"{row}\n" for row in rows))
+        assert repr(Run(made)).endswith(told)
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
