@@ -25,9 +25,9 @@ from fedgsp.lifecycle import LIFELINE_VARIABLE, python_module
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import parse
+from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
-from fedgsp.words import counted
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
 from fedgsp_runs.source import Source, source_of
@@ -92,7 +92,6 @@ def run(
     if isinstance(count, int) and count < 1:
         raise ConfigError(f"`clients` is {count}", "give a whole number of at least 1")
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
-    _check_nodes(few if nodes is None else nodes, settings)
     told |= {
         "task_option": options or {},
         "clients": count,
@@ -103,11 +102,13 @@ def run(
     with _claimed(run_dir, scheme) as directory:
         source = source_of(task, directory)
         text = _toml(told | {"task": source.name})
-        parse(RunConfig, text, Path("run()"))  # before a process is started
+        config = parse(RunConfig, text, Path("run()"))  # before a process is started
+        for why in () if {"place", "listen"} & settings.keys() else waits_for_others(config):  # nobody knows the port
+            raise ConfigError(why, "lower it, or give `listen`, and start the other nodes")
         with _written(source, directory), tempfile.TemporaryDirectory() as folder:
-            config = Path(folder) / "run.toml"
-            config.write_text(text, encoding="utf-8")
-            _play(["--config", str(config), "--run-dir", str(directory)], directory, source.folder, progress)
+            file = Path(folder) / "run.toml"
+            file.write_text(text, encoding="utf-8")
+            _play(["--config", str(file), "--run-dir", str(directory)], directory, source.folder, progress)
     return Run(directory, made)
 
 
@@ -172,14 +173,6 @@ def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}", "give the directory of a run")
     return _resumed(directory, directory.resolve(), progress)
-
-
-def _check_nodes(nodes: Any, settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError for more nodes than can come: nobody else knows where a run without `listen` listens."""
-    wanted = settings.get("min_nodes")
-    if settings.keys().isdisjoint(("place", "listen")) and isinstance(wanted, int) and isinstance(nodes, int):
-        few = f"`min_nodes` is {wanted}, and the run starts {counted(nodes, 'node')}"
-        ConfigError.require(wanted <= nodes, few, "give more `nodes`, or `listen` for nodes that come from elsewhere")
 
 
 def _check_names(told: Mapping[str, Any]) -> None:

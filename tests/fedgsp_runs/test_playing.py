@@ -187,7 +187,16 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"scheme": None}, ConfigError, "`scheme` is None (NoneType); give the name of a scheme"),
     ({"run_dir": 3}, ConfigError, "`run_dir` is 3 (int); give the path of a directory"),
     ({"clients": -1}, ConfigError, "`clients` is -1; give a whole number of at least 1"),
-    ({"clients": 2, "min_nodes": 7}, ConfigError, "`min_nodes` is 7, and the run starts 2 nodes; give more `nodes`"),
+    (
+        {"min_nodes": 7, "nodes": 2},
+        ConfigError,
+        "`min_nodes` is 7, and the run itself starts 2 nodes; lower it, or give `listen`",
+    ),
+    (
+        {"min_clients": 5, "clients": 4},
+        ConfigError,
+        "`min_clients` is 5, and the nodes of the run host 4 clients; lower it",
+    ),
     ({"run_dir": "/proc/none"}, ConfigError, "run_dir /proc/none cannot be made"),
 ]
 

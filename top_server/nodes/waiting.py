@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from fedgsp.errors import RunError
+from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.placing import LOCAL
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
@@ -64,6 +65,8 @@ async def wait_for_nodes(
     """
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
     journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
+    for line in waits_for_others(config):
+        logger.warning("%s; start the others, too", line)
     if await membership.wait_for(1, 1, config.join_timeout) and check is not None:
         await check()
     if not await membership.wait_for(nodes, clients, config.join_timeout):

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedgsp.children import tail
 from fedgsp.errors import PeerError, RunError, UserError
 from top_server.placing.base import Ended, Place, Placing, Worker
+from top_server.record.events.processes import WorkerEnded
 from top_server.record.journal import Journal, Line
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,9 @@ async def running(
     """Starts the workers and stops them after the body; `made` makes the place, given what is to be told of ends.
 
     If a worker ends for good before it joined, and before the run has begun, the body is cancelled and the UserError
-    that fits its exit code is raised. A worker that ends later is lost like any other node. When all workers have
-    ended for good and no other node ever joined, RunError is raised. The body calls the yielded function before it
-    asks the nodes to end.
+    that fits its exit code is raised. A worker that ends later is lost like any other node, and recorded with the
+    reason. When all workers have ended for good and no other node ever joined, RunError is raised. The body calls the
+    yielded function before it asks the nodes to end: until then no exit code is that of an order, not even 0.
     """
     body = asyncio.current_task()
     assert body is not None
@@ -65,7 +66,7 @@ async def running(
         if one.returns:
             logger.warning("%s; it is to come back", what_ended(one, place.name))
             return
-        if one.code == 0 and over.is_set():  # before that, it is no good end: code of the task may end its process
+        if one.code == 0 and over.is_set():
             return
         gone.add(one.worker)
         said = tail(log)
@@ -74,7 +75,7 @@ async def running(
             end(error_of(one, place.name, f"its log ends: {said}"))
             return
         error = error_of(one, place.name, f"its log, {log}, ends: {said}")
-        logger.warning("%s", error)
+        journal.record(WorkerEnded(node=one.worker, code=one.code, reason=f"{error.what}; {error.remedy}"))
         if len(gone) == len(workers) and joined <= gone:
             end(RunError(f"no node is left: {error.what}", error.remedy))
 

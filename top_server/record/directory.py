@@ -34,7 +34,7 @@ _OTHERS = 0o077
 #: Events of a start at which no node was given work.
 _BEFORE_WORK = (
     *("listening", "waiting_for_nodes", "node_enrolled", "node_joined", "node_refused", "node_left"),
-    *("settings_chosen", "groups_expected", "groups_doubted", "run_failed", "run_stopped"),
+    *("settings_chosen", "groups_expected", "groups_doubted", "worker_ended", "run_failed", "run_stopped"),
 )
 
 

@@ -40,6 +40,7 @@ _OF_KINDS = {
     "not_compared": "give the client more samples; until then it counts as unlike all others",
     "rerouted": "nothing, unless it happens in many rounds: then see the network between the two nodes",
     "node_left": "see the log of the node, and start it again; it takes part from the next round on",
+    "worker_ended": "correct what the end of its log names; --resume starts the nodes of the run again",
     "node_joined": "give all nodes the same file of the task, unless the difference is wanted",
     "node_refused": "correct what the reason names, then start the node again",
     "nodes_refused": "see the reasons of the refusals before them",

@@ -22,6 +22,7 @@ TROUBLES = {
     "not_compared": "was not compared with others",
     "rerouted": "got its model another way",
     "node_left": "left",
+    "worker_ended": "ended",
     "node_joined": "has another file of the task than other nodes",
     "node_refused": "was refused",
     "node_revoked": "was revoked",

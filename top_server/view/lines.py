@@ -158,6 +158,7 @@ _LINES: dict[str, str] = {
     "identity_used_twice": "WARNING: two processes use the identity of node {node}, from addresses {older} and {newer}"
     " ({times_counted} so far): {reason}",
     "node_left": "node {node} left: {reason}",
+    "worker_ended": "warning: {reason}",
     "node_refused": "node {node} was refused: {reason}",
     "nodes_refused": "{refusals_counted} of nodes followed within a minute",
     "managers_starting": "starting {managers_counted}",

@@ -83,6 +83,30 @@ async def test_nodes_that_do_not_join_are_still_loading_if_the_run_has_started_t
         await task
 
 
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"min_nodes": 7}, "--min-nodes is 7, and the run itself starts 2 nodes; start the others, too"),
+        ({"min_clients": 7}, "--min-clients is 7, and the nodes of the run host 4 clients; start the others, too"),
+        ({"min_nodes": 2, "min_clients": 4}, ""),
+    ],
+)
+async def test_a_run_that_starts_fewer_nodes_than_it_waits_for_says_so_at_once(
+    more: dict[str, Any], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others may join a run with local nodes, so that it is not refused."""
+    members, recorder = membership()
+    clock = Clock()
+    await joined(members, "n0", 0)
+    config = RunConfig(local_nodes=2, clients=4, join_timeout=100.0, **more)
+    task = asyncio.create_task(wait_for_nodes(config, members, cast("Any", recorder)))
+    await let_others_run()
+    assert caplog.messages == ([what] if what else [])
+    clock.advance(101)
+    with pytest.raises(RunError):
+        await task
+
+
 async def test_without_a_number_a_round_needs_one_client() -> None:
     members, recorder = membership()
     await joined(members, "n0", 0)

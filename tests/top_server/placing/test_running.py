@@ -28,12 +28,12 @@ from top_server.record.directory import RunDirectory
 from top_server.record.events.base import Event
 from top_server.record.events.processes import NodeJoined
 from top_server.record.events.run import RunStarted
-from top_server.record.journal import Journal
+from top_server.record.journal import Journal, Line
 
 #: Connects to the port it is given, says hello, and stays until its lifeline or this process ends it.
 STAYS = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.send(b'!'); sys.stdin.read()"
 #: Connects, and fails as soon as it is sent something.
-LEAVES = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); sys.exit(3)"
+LEAVES = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); sys.exit({code})"
 FAILS = "import sys; print('first'); print('error: no such thing', file=sys.stderr); sys.exit({code})"
 LOGGER = "top_server.placing.running"
 
@@ -124,28 +124,43 @@ class Heard(logging.Handler):
         self.message.set_result(record.getMessage())
 
 
+def next_end(journal: Journal) -> asyncio.Future[Line]:
+    """The next end of a worker that is recorded."""
+    found: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
+
+    def notice(line: Line) -> None:
+        if line["event"] == "worker_ended" and not found.done():
+            found.set_result(line)
+
+    journal.subscribe(notice)
+    return found
+
+
 @pytest.mark.parametrize("event", [some(NodeJoined, node="node-0", clients=3), some(RunStarted)])
 async def test_a_node_that_ends_after_it_joined_or_after_the_run_has_begun_is_only_lost(
     tmp_path: Path, event: Event
 ) -> None:
-    logger, heard = logging.getLogger(LOGGER), Heard()
-    logger.addHandler(heard)
     with Journal(RunDirectory(tmp_path)) as journal:
         stays = python("import sys; sys.stdin.read()")
-        async with meeting() as (port, there), running([python(LEAVES.format(port=port)), stays], tmp_path, journal):
-            _, writer = await there.get()
-            journal.record(event)
-            writer.write(b"!")
-            assert (await heard.message).startswith("local node-0 ended with exit code 3")
-    logger.removeHandler(heard)
+        async with meeting() as (port, there):
+            leaves = python(LEAVES.format(port=port, code=3))
+            async with running([leaves, stays], tmp_path, journal):
+                _, writer = await there.get()
+                journal.record(event)
+                end = next_end(journal)
+                writer.write(b"!")
+                told = await end
+    assert (told["node"], told["code"]) == ("node-0", 3)
+    assert told["reason"].startswith("local node-0 ended with exit code 3; its log, ")
 
 
-async def played_until_both_have_left(tmp_path: Path, others: tuple[str, ...] = (), over: bool = False) -> None:
+async def played_until_both_have_left(
+    tmp_path: Path, others: tuple[str, ...] = (), over: bool = False, code: int = 3
+) -> None:
     """Two nodes that join and end one after the other; returns if the run goes on without them."""
-    logger = logging.getLogger(LOGGER)
     with Journal(RunDirectory(tmp_path)) as journal:
         async with meeting() as (port, there):
-            command = python(LEAVES.format(port=port))
+            command = python(LEAVES.format(port=port, code=code))
             async with running([command, command], tmp_path, journal) as nodes_may_end:
                 met = [await there.get() for _ in range(2)]
                 for name in ("node-0", "node-1", *others):
@@ -153,20 +168,18 @@ async def played_until_both_have_left(tmp_path: Path, others: tuple[str, ...] = 
                 if over:
                     nodes_may_end()
                 for _, writer in met:
-                    heard = Heard()
-                    logger.addHandler(heard)
-                    try:
-                        writer.write(b"!")
-                        await heard.message
-                    finally:
-                        logger.removeHandler(heard)
+                    end = next_end(journal)
+                    writer.write(b"!")
+                    await end
                 await asyncio.sleep(0)  # a cancellation would come here
 
 
-async def test_when_all_nodes_have_ended_the_run_ends_with_the_reason(tmp_path: Path) -> None:
-    reason = r"no node is left: local node-\d ended with exit code 3; its log, .*node-\d.log"
+@pytest.mark.parametrize("code", [0, 3])
+async def test_when_all_nodes_have_ended_the_run_ends_with_the_reason(tmp_path: Path, code: int) -> None:
+    """A task that ends its process says exit code 0, which is no order of the run."""
+    reason = rf"no node is left: local node-\d ended with exit code {code}; its log, .*node-\d.log"
     with pytest.raises(RunError, match=reason):
-        await played_until_both_have_left(tmp_path)
+        await played_until_both_have_left(tmp_path, code=code)
 
 
 async def test_a_run_goes_on_while_others_nodes_may_come_back_or_its_own_are_to_end(tmp_path: Path) -> None:
@@ -174,6 +187,26 @@ async def test_a_run_goes_on_while_others_nodes_may_come_back_or_its_own_are_to_
     await played_until_both_have_left(tmp_path / "a", others=("hospital",))
     (tmp_path / "b").mkdir()
     await played_until_both_have_left(tmp_path / "b", over=True)
+
+
+async def test_nodes_that_end_as_they_were_asked_to_are_no_trouble(tmp_path: Path) -> None:
+    class Quiet(Local):
+        async def start(self, workers: Sequence[Worker]) -> None:
+            """Starts nothing."""
+
+    tells: list[Callable[[Ended], None]] = []
+
+    def made(tell: Callable[[Ended], None]) -> Quiet:
+        tells.append(tell)
+        return Quiet(None, About("run", tmp_path, tell))
+
+    worker = StandIn("node-0", NodeSettings(), tmp_path / "node-0.log")
+    with Journal(RunDirectory(tmp_path)) as journal:
+        async with running_module.running(PLACES["local"], made, [worker], journal) as nodes_may_end:
+            end = next_end(journal)
+            nodes_may_end()
+            tells[0](Ended("node-0", 0))
+            assert not end.done()
 
 
 async def test_the_end_of_the_body_by_others_is_passed_on(tmp_path: Path) -> None:

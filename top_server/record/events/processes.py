@@ -83,6 +83,14 @@ class NodeLeft(Event):
     reason: str = told("`dismissed` when the run is over")
 
 
+class WorkerEnded(Event):
+    """The process of a worker, a node that the run has started itself, ended before the run was over."""
+
+    node: str
+    code: int | None = told("its exit code, negative for a signal; null if its place does not know it")
+    reason: str = told("why it ended, as far as its place knows, with the end of its log")
+
+
 class ClientLeftOut(Event):
     """Three models of a client were refused: the client is left out of the rest of the run."""
 
