@@ -173,4 +173,5 @@ def _number(name: str, found: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError, RuntimeError) as error:  # the last for a tensor of several numbers
-        raise TypeError(f"metrics() returned {str(found)[:60]!r} for {name!r}, which is no number: {error}") from None
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"metrics() returned {str(found)[:60]!r} for {name!r}, which is no number: {error}") from None
