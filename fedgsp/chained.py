@@ -91,7 +91,7 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
 
     def __init__(self, path: Path) -> None:
         """Cuts off a half-written last line. Raises BrokenError if the lines do not fit together, or UserError."""
-        self._path = path
+        self.path = path
         self.number, self.head = 0, BEGIN
         self._end = 0  # of the last whole line, in bytes
         try:
@@ -109,18 +109,13 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | only_new
         with contextlib.ExitStack() as stack:
             # Unbuffered: what is reported as written is with the operating system.
-            file = stack.enter_context(open(os.open(self._path, flags, 0o600), "ab", buffering=0))
+            file = stack.enter_context(open(os.open(self.path, flags, 0o600), "ab", buffering=0))
             check_only_name(file.fileno())
             os.fchmod(file.fileno(), 0o600)
             if not try_lock(file):
-                raise ConfigError(f"another process writes {self._path}", "wait for its end, or stop it")
+                raise ConfigError(f"another process writes {self.path}", "wait for its end, or stop it")
             stack.pop_all()
             return file
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Writes a line; raises RunError if the disk is full."""
@@ -129,12 +124,12 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
             self._file.truncate(self._end)  # an append before may have failed halfway, as on a full disk
             write_all(self._file, line)
         except OSError as error:
-            raise not_written(self._path, error) from error
+            raise not_written(self.path, error) from error
         self.number, self.head = self.number + 1, hash_of(line)
         self._end += len(line)
 
     def _continue(self) -> None:
-        with self._path.open("rb") as file, contextlib.suppress(TornError):
+        with self.path.open("rb") as file, contextlib.suppress(TornError):
             for link in links(file, self.number, self.head):
                 self.number, self.head, self._end = link.number, link.hash, file.tell()
         self._file.truncate(self._end)

@@ -57,7 +57,7 @@ def links_of_parts(path: Path) -> Iterator[Link]:
 class ChainedParts(ChainedFile):
     """Writes such a file, or continues it. Only the newest file is read, and the last line of the part before it.
 
-    The older parts may have been moved elsewhere. Whoever verifies all of them finds out if one is missing.
+    The older parts may have been moved elsewhere: only `links_of_parts` notices that one is missing.
     """
 
     def __init__(self, path: Path, part_bytes: int = PART_BYTES) -> None:
@@ -72,21 +72,21 @@ class ChainedParts(ChainedFile):
             try:
                 self._put_aside()
             except OSError as error:
-                raise not_written(self._path, error) from error
+                raise not_written(self.path, error) from error
         super().append(fields)
 
     def _put_aside(self) -> None:
         self._file.truncate(self._end)  # an append before may have failed halfway
-        aside = part_of(self._path, self._first)
+        aside = part_of(self.path, self._first)
         if not aside.exists():  # or an earlier try came as far as this
-            os.rename(self._path, aside)
+            os.rename(self.path, aside)
         file = self._opened(os.O_EXCL)
         self._file.close()
         self._file, self._first, self._end = file, self.number + 1, 0
 
     def _continue(self) -> None:
-        first, before = _first_of(self._path)
-        older = [(number, part) for number, part in parts_of(self._path) if number < first or not first]
+        first, before = _first_of(self.path)
+        older = [(number, part) for number, part in parts_of(self.path) if number < first or not first]
         if older:
             self.number, self.head = _last_of(older[-1][1])
         if first > self.number + 1:  # the parts before it were moved away

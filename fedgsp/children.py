@@ -77,7 +77,7 @@ class Child:
             self.started.set_result(None)
 
     def cannot_start(self, error: PeerError) -> None:
-        """Notes that there is no process."""
+        """Notes why the process could not be started."""
         if not self.started.cancelled():
             self.started.set_exception(error)
 

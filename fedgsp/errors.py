@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from fedgsp.visible import visible
+from fedgsp.visible import visible_lines
 
 #: One row of a list of what must not be: whether it is so, what is wrong about it, and what to do.
 Refusal: TypeAlias = tuple[object, str, str]
@@ -28,7 +28,7 @@ class UserError(Exception):
 
     def __init__(self, what: str, remedy: str = "") -> None:
         # In Python a traceback shows this text, which may quote a record or a peer.
-        super().__init__("\n".join(map(visible, (f"{what}; {remedy}" if remedy else what).split("\n"))))
+        super().__init__(visible_lines(f"{what}; {remedy}" if remedy else what))
         self.what = what
         self.remedy = remedy
 
@@ -132,7 +132,7 @@ _REMEDIES_OF_STARTS: Mapping[int, str] = {
 
 
 def not_started(what: str, error: OSError, remedy: str = "see what this machine lacks") -> PeerError:
-    """The error of a process that cannot be started; `remedy` is for reasons that say nothing about the machine."""
+    """The error of a process that cannot be started. `remedy` is told where the reason has none of its own."""
     return PeerError(f"{what} cannot be started: {reason_of(error)}", _REMEDIES_OF_STARTS.get(_number(error), remedy))
 
 

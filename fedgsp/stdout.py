@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgsp import logs
 from fedgsp.errors import RunError, not_written, reason_of
-from fedgsp.visible import visible
+from fedgsp.visible import visible_lines
 
 #: Exit code of a command whose reader has closed the pipe, as `... | head` does: 128 plus SIGPIPE, as in shells.
 CLOSED_PIPE = 141
@@ -75,7 +75,7 @@ def echo(text: object, err: bool = False) -> None:
     """Prints lines of a result. What they quote of records, models and peers gives the terminal no command."""
     import typer
 
-    typer.echo("\n".join(map(visible, str(text).split("\n"))), err=err)
+    typer.echo(visible_lines(str(text)), err=err)
 
 
 def tell_once(what: str, text: str, remedy: str) -> None:

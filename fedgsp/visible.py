@@ -28,6 +28,11 @@ def visible(text: str) -> str:
     return _MARKS.sub(_escape_all, _UNSEEN.sub(_escape_all, text))
 
 
+def visible_lines(text: str) -> str:
+    """As `visible`, but line breaks stay: for a text whose lines are our own."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def _escape(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 

@@ -17,7 +17,8 @@ def tensors_of(kept: Arrays | None) -> dict[str, torch.Tensor]:
 def arrays_of(kept: Mapping[str, torch.Tensor], declared: bool) -> Arrays:
     """What a training has left in `LocalWork.kept`.
 
-    Raises TypeError for what cannot be kept, and ValueError for what is no finite number or was not declared.
+    Raises TypeError for a value of another type than a dense tensor of real numbers, and ValueError for NaN, infinite
+    values, and tensors that the training has not declared.
     """
     if kept and not declared:
         raise ValueError("it left tensors in `kept`, and its declaration does not say keeps_tensors=True")

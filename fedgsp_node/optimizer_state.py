@@ -61,9 +61,9 @@ class KeptStates(States):
         return place
 
     def end(self, place: int, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """As in the base class. TaskError for an entry that is no number or tensor.
+        """As in the base class. Raises TaskError for an entry that is neither a number nor a tensor.
 
-        Also for an optimiser of other packages without any entry: what it remembers elsewhere would be lost.
+        Raises it also for an optimiser of another package that has no entry: what it keeps elsewhere would be lost.
         """
         for name, state in states_of(optimizer, names):
             for entry, value in state.items():

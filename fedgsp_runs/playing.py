@@ -31,7 +31,7 @@ from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run
 from fedgsp_runs.source import Source, source_of
-from fedgsp_runs.values import directory_of
+from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
@@ -44,8 +44,6 @@ NODES = 2
 STOP_S = 20.0
 #: Lines of the output of a top server that an error quotes.
 _TAIL = 5
-#: Characters of a wrong value in an error.
-_MOST_SHOWN = 200
 #: Settings that `run` makes of an argument of its own, which is to be given in their place.
 _OF_ARGUMENTS = {"local_nodes": "nodes", "workers": "nodes", "task_option": "options"}
 _ERRORS: Mapping[int, type[UserError]] = {
@@ -286,11 +284,6 @@ def _plain(name: str, value: Any) -> Any:
 def scalar(value: Any) -> Any:
     """A number or text of NumPy as that of Python; any other value as it is."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def shown(value: Any) -> str:
-    """A wrong value in an error."""
-    return f"{repr(value)[:_MOST_SHOWN]} ({type(value).__name__})"
 
 
 def _text(value: Any) -> str:

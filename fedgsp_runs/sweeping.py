@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fedgsp.errors import ConfigError
 from fedgsp.task import Task
-from fedgsp_runs.playing import play_again, run, scalar, shown
+from fedgsp_runs.playing import play_again, run, scalar
 from fedgsp_runs.result import Run, frame
+from fedgsp_runs.values import shown
 from top_server.record.directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -17,12 +17,19 @@ from fedgsp.errors import ConfigError
 
 #: A module, class or function -> what the source calls it; raises NotWrittenError if the source cannot have it.
 Refer: TypeAlias = Callable[[Any], str]
+#: Characters of a wrong value in an error.
+_MOST_SHOWN = 200
+
+
+def shown(value: Any) -> str:
+    """A wrong value in an error."""
+    return f"{repr(value)[:_MOST_SHOWN]} ({type(value).__name__})"
 
 
 def directory_of(value: Any, name: str) -> Path:
     """A directory that a caller names; ConfigError, with the name of the parameter, for what is no path."""
     if not isinstance(value, str | os.PathLike):
-        raise ConfigError(f"`{name}` is {value!r} ({type(value).__name__})"[:200], "give the path of a directory")
+        raise ConfigError(f"`{name}` is {shown(value)}", "give the path of a directory")
     return Path(value)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import fedgsp
 from fedgsp.chained import ChainedFile
 from fedgsp.errors import UserError
 from fedgsp.files import appending, put
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.personal_state import HEAD, PersonalState
+from tests.support.sources import files_with
 from tests.top_server.report.test_report import FINISHED, STARTED, recorded, two_rounds
 from top_server.cli import app
 from top_server.record import room
@@ -178,12 +178,4 @@ _ELSEWHERE = {
 
 
 def test_no_other_file_of_the_source_writes_through_links() -> None:
-    root = Path(fedgsp.__file__).parent.parent
-    packages = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
-    found = {
-        str(path.relative_to(root))
-        for package in packages
-        for path in (root / package).rglob("*.py")
-        if _WRITES.search(path.read_text())
-    }
-    assert found == set(_ELSEWHERE), "use fedgsp.files: put, fresh, appending or in_place"
+    assert files_with(_WRITES) == set(_ELSEWHERE), "use fedgsp.files: put, fresh, appending or in_place"

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-import fedgsp
 from fedgsp import logs
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import MAX_DETAIL, Failure, FailureCode, Hello
@@ -28,6 +27,7 @@ from fedgsp_runs import Run
 from tests.support.callers import ANYBODY
 from tests.support.fuzzing import fuzzed
 from tests.support.hellos import hello, membership
+from tests.support.sources import files_with
 from top_server.nodes.refusals import MOST_RECORDED, PERIOD_S, Refusals
 from top_server.record.directory import RunDirectory
 from top_server.record.events.processes import NodeLeft
@@ -224,7 +224,4 @@ AS_IT_IS = {
 
 
 def test_no_other_file_of_the_source_prints_text_as_it_is() -> None:
-    root = Path(fedgsp.__file__).parent.parent
-    packages = ("fedgsp", "fedgsp_node", "fedgsp_runs", "group_manager", "top_server")
-    files = (path for package in packages for path in (root / package).rglob("*.py"))
-    assert {str(path.relative_to(root)) for path in files if PRINTS.search(path.read_text())} == set(AS_IT_IS)
+    assert files_with(PRINTS) == set(AS_IT_IS)
