@@ -6,8 +6,8 @@
 >>> state = found.model()
 """
 
-from fedgsp_runs.playing import resume, run
+from fedgsp_runs.playing import extend, resume, run
 from fedgsp_runs.result import Run
 from fedgsp_runs.sweeping import Sweep, sweep
 
-__all__ = ["Run", "Sweep", "resume", "run", "sweep"]
+__all__ = ["Run", "Sweep", "extend", "resume", "run", "sweep"]

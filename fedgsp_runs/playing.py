@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import json
+import numbers
 import os
 import signal
 import socket
@@ -46,6 +47,8 @@ STOP_S = 20.0
 _TAIL = 5
 #: Settings that `run` makes of an argument of its own, which is to be given in their place.
 _OF_ARGUMENTS = {"local_nodes": "nodes", "workers": "nodes", "task_option": "options"}
+#: What to do about a finished run of a sweep that has fewer rounds than are asked for.
+_MORE_ROUNDS = "add rounds to it, extend({0!r}, rounds={1}), or give another `out`"
 _ERRORS: Mapping[int, type[UserError]] = {
     error.exit_code: error for error in (ConfigError, TaskError, DataError, PeerError, RunError)
 }
@@ -122,7 +125,9 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     if name := differing(found.settings, asked):
         raise ConfigError(
             f"{directory} has {name}={getattr(found.settings, name)!r}, and {getattr(asked, name)!r} is asked for",
-            "remove that directory, or give another `out`",
+            _MORE_ROUNDS.format(str(directory), asked.rounds)
+            if name == "rounds" and asked.rounds > found.settings.rounds and is_finished(found.events)
+            else "remove that directory, or give another `out`",
         )
     if is_finished(found.events):
         return found
@@ -167,10 +172,30 @@ def _asked(
 @in_python()
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
+    directory = _directory(run_dir)
+    return _resumed(directory, directory.resolve(), progress)
+
+
+@in_python()
+def extend(run_dir: Path | str, rounds: int, *, progress: bool = True) -> Run:
+    """Adds rounds to a finished run of this package; `rounds` is the number of all its rounds.
+
+    The models have the bits of a run that had so many rounds from the start. Raises UserError, as `run` does, and
+    ConfigError for a run that is not finished, or whose first rounds depend on the number of rounds.
+    """
+    directory = _directory(run_dir)
+    if isinstance(rounds, bool) or not isinstance(rounds, numbers.Integral):
+        raise ConfigError(f"`rounds` is {shown(rounds)}", "give the number of all rounds of the run")
+    _play(["--extend", str(directory), "--rounds", str(int(rounds))], directory, directory.resolve(), progress)
+    return Run(directory)
+
+
+def _directory(run_dir: Path | str) -> Path:
+    """The directory of a run that is to be continued; raises ConfigError if there is none."""
     directory = directory_of(run_dir, "run_dir")
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}", "give the directory of a run")
-    return _resumed(directory, directory.resolve(), progress)
+    return directory
 
 
 def _check_names(told: Mapping[str, Any]) -> None:

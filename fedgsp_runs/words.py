@@ -14,10 +14,13 @@ _PARAMETERS = {
     "--client": "client",
     "--model": "name",
     "--out": "out",
+    "--extend": "extend",
+    "--resume": "resume",
     "--task-option": "options",
     **dict.fromkeys(("--local-nodes", "--workers"), "nodes"),
 }
-_FLAG = re.compile(r"--config (?=run\(\))|--[a-z][a-z-]*")
+#: A command that Python has as a function is that function, and no program.
+_FLAG = re.compile(r"--config (?=run\(\))|(?:top-server )?--(?:resume|extend)(?![a-z-])|--[a-z][a-z-]*")
 
 
 @contextlib.contextmanager
@@ -37,4 +40,5 @@ def _reworded(text: str) -> str:
 def _parameter(flag: str) -> str:
     if flag.endswith(" "):  # `run` gives its arguments as the text of a file
         return ""
+    flag = flag.removeprefix("top-server ")
     return f"`{_PARAMETERS[flag]}`" if flag in _PARAMETERS else flag

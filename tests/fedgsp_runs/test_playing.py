@@ -16,7 +16,7 @@ import torch
 from fedgsp.errors import ConfigError, RunError, TaskError, UserError
 from fedgsp.settings.recorded import load_recorded
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_runs import Run, resume, run, sweep
+from fedgsp_runs import Run, extend, resume, run, sweep
 from fedgsp_runs.playing import _claimed
 from tests.support.processes import assert_gone, running
 from tests.support.run_directories import trained, write
@@ -133,9 +133,28 @@ def test_a_sweep_plays_each_variant_once_and_gives_the_same_bits_as_a_run(tmp_pa
         sweep(variants, out=tmp_path, **{**common, "options": {"clients": 4}})
     with pytest.raises(ConfigError, match=r"has merge=None, and 'fedyogi' is asked for"):
         sweep({"slow": variants["slow"] | {"merge": "fedyogi"}}, out=tmp_path, **common)
+    with pytest.raises(ConfigError, match=r"has rounds=1, and 2 is asked for; add rounds to it, extend\(.*=2\)"):
+        sweep(variants, out=tmp_path, **{**common, "rounds": 2})
+    with pytest.raises(ConfigError, match=r"that run is finished; .*to add rounds, use `extend` with `rounds`"):
+        resume(tmp_path / "slow-0", progress=False)
+    with pytest.raises(ConfigError, match=r"`extend`: `rounds` is 1, and the run has 1 rounds"):
+        extend(tmp_path / "slow-0", 1, progress=False)
     assert found.report(tmp_path / "all.html").is_file()
     assert one.picture()._repr_png_()[:4] == b"\x89PNG"
     assert np.isfinite(one.summary.get("last", {}).get("mean", 0.0))
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+def test_an_extended_run_has_the_bits_of_a_longer_one(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"options": {"clients": 3}, "progress": False, "nodes": 1, "beta": 1}
+    run("digits", rounds=1, run_dir=tmp_path / "grown", **common)
+    grown = extend(tmp_path / "grown", rounds=2, progress=False)
+    whole = run("digits", rounds=2, run_dir=tmp_path / "whole", **common)
+    assert list(grown.history.index) == [1, 2]
+    ours, theirs = grown.model(), whole.model()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.e2e
@@ -322,6 +341,9 @@ def test_what_is_no_path_and_no_client_is_named(tmp_path: Path) -> None:
     client: Any = "a"
     with pytest.raises(ConfigError, match="`client` is 'a'; give the number of a client"):
         found.model(client=client)
+    for rounds in ("five", 2.5, True):
+        with pytest.raises(ConfigError, match=r"`rounds` is .*; give the number of all rounds of the run"):
+            extend(found.directory, rounds)
     (tmp_path / "run" / "history.jsonl").write_text('{"round": 1, "accuracy": 0.5, "loss": 1.0}\n')
     with pytest.raises(ConfigError, match=r"^`out` /nowhere/x.png cannot be written"):
         found.picture("/nowhere/x.png")
