@@ -14,7 +14,7 @@ from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
 from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
-from top_server.groups.lost import AllLostError, unanswered
+from top_server.groups.lost import AllLostError, unanswered, usual
 from top_server.groups.missed import missed_in, without
 from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
@@ -293,7 +293,7 @@ def _note_in_vain(
 
     The clients of one round may all fail, or work against the run, while others were not drawn.
     """
-    reason = f"round {number} trained nobody: {failures[-1] if failures else 'it has no groups'}"
+    reason = f"round {number} trained nobody: {usual(failures) if failures else 'it has no groups'}"
     error = unanswered(reason, failures)
     asked = {client for outcome in outcomes for client in outcome.task.clients}
     if isinstance(error, AllLostError) or asked.issuperset(context.membership.clients):

@@ -1,6 +1,7 @@
 """Failures of a lost node or manager: the same question can be asked again once they are back."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode
@@ -8,7 +9,12 @@ from fedgsp.messages import Failure, FailureCode
 #: The codes of such failures.
 LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT})
 _SMALLER_STEPS = "play a run with a smaller --learning-rate, or with --clip-norm"
-#: What to do if every failure has this code; the run can be resumed afterwards.
+#: What to do if the reason itself says what to do about the code of a task or of a package.
+_AS_TOLD = (
+    "do what the reason says, start the nodes again, then resume. If it changes a setting, begin a new run: a resumed"
+    " one keeps its settings"
+)
+#: What to do if most failures have this code; the run can be resumed afterwards.
 _REMEDIES = {
     FailureCode.POLICY: "if their owners agree, start the nodes with what the reason names, then resume",
     FailureCode.BAD_ORDER: (
@@ -28,9 +34,23 @@ class AllLostError(RunError):
     """Nobody answered, and every failure was a loss, for example of the network. The question can be asked again."""
 
 
+def usual(failures: Sequence[Failure]) -> Failure:
+    """The last failure of the kind that is most frequent; of several such kinds, the one that came last."""
+    times = Counter(failure.code for failure in failures)
+    return max(reversed(failures), key=lambda failure: times[failure.code])
+
+
 def unanswered(what: str, failures: Iterable[Failure | None]) -> RunError:
-    """The error for a question that nobody answered: an AllLostError if every failure was a loss, else a RunError."""
-    codes = {failure.code if failure is not None else FailureCode.UNSPECIFIED for failure in failures}
-    kind = AllLostError if codes and codes <= LOST else RunError
-    remedy = _REMEDIES.get(next(iter(codes))) if len(codes) == 1 else None
+    """The error for a question that nobody answered: an AllLostError if every failure was a loss, else a RunError.
+
+    Its remedy is that of the most frequent kind of failure, if there is one.
+    """
+    known = [failure or Failure(FailureCode.UNSPECIFIED, "") for failure in failures]
+    times = Counter(failure.code for failure in known).most_common(2)
+    kind = AllLostError if times and {failure.code for failure in known} <= LOST else RunError
+    remedy = None
+    if times and (len(times) == 1 or times[0][1] > times[1][1]):
+        remedy = _REMEDIES.get(times[0][0])
+        if times[0][0] is FailureCode.TASK_RAISED and "; " in usual(known).detail:  # an error is "WHAT; REMEDY"
+            remedy = _AS_TOLD
     return kind(what, remedy or "see events.jsonl and the logs in the run directory")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.messages import Failure, FailureCode
-from top_server.groups.lost import AllLostError, unanswered
+from top_server.groups.lost import AllLostError, unanswered, usual
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from top_server.groups.lost import AllLostError, unanswered
         ([FailureCode.NOT_FINITE], False, "smaller --learning-rate"),
         ([FailureCode.BAD_ORDER], False, "settings in a new run"),
         ([FailureCode.POLICY, FailureCode.TASK_RAISED], False, "see events.jsonl"),
+        ([FailureCode.POLICY, *[FailureCode.TASK_RAISED] * 2], False, "correct the task"),
         ([], False, "see events.jsonl"),
         ([None], False, "see events.jsonl"),
     ],
@@ -27,3 +28,21 @@ def test_the_remedy_is_that_of_the_failures_if_they_are_alike(
     error = unanswered("nobody", [Failure(code, "") if code is not None else None for code in codes])
     assert isinstance(error, AllLostError) == lost
     assert remedy in error.remedy
+
+
+def test_a_reason_that_says_what_to_do_gets_no_other_advice() -> None:
+    """Such as that of a package, whose training raised: to correct the task would not help."""
+    told = "training late of package parts 1.0 raised IndexError: late; update or correct that package"
+    error = unanswered("nobody", [Failure(FailureCode.TASK_RAISED, told)] * 2)
+    assert error.remedy.startswith("do what the reason says, start the nodes again, then resume.")
+    assert "correct the task" not in error.remedy
+
+
+def test_the_reason_that_is_told_is_of_the_most_frequent_kind() -> None:
+    policy, raised, other = (
+        Failure(FailureCode.POLICY, "a"),
+        Failure(FailureCode.TASK_RAISED, "b"),
+        Failure(FailureCode.TASK_RAISED, "c"),
+    )
+    assert usual([raised, other, policy]) is other
+    assert usual([policy, raised]) is raised
