@@ -132,13 +132,13 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
     if is_finished(found.events):
         return found
     if is_in(files):
-        return _resumed(directory, source.folder or directory.resolve(), told.get("progress", True))
+        return _continued(["--resume", str(directory)], directory, source.folder, told.get("progress", True))
     raise ConfigError(f"{directory} holds a run that cannot be resumed", "remove that directory")
 
 
-def _resumed(directory: Path, folder: Path, progress: bool) -> Run:
-    """Continues a run whose processes find its task in `folder`. They run its code: it is trusted."""
-    _play(["--resume", str(directory)], directory, folder, progress)
+def _continued(flags: list[str], directory: Path, folder: Path | None, progress: bool) -> Run:
+    """Continues a run whose processes find its task in `folder`, or in its directory. They run its code: it is trusted."""
+    _play(flags, directory, folder or directory.resolve(), progress)
     return Run(directory, Run(directory).settings.task)
 
 
@@ -173,7 +173,7 @@ def _asked(
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
     directory = _directory(run_dir)
-    return _resumed(directory, directory.resolve(), progress)
+    return _continued(["--resume", str(directory)], directory, None, progress)
 
 
 @in_python()
@@ -186,8 +186,7 @@ def extend(run_dir: Path | str, rounds: int, *, progress: bool = True) -> Run:
     directory = _directory(run_dir)
     if isinstance(rounds, bool) or not isinstance(rounds, numbers.Integral):
         raise ConfigError(f"`rounds` is {shown(rounds)}", "give the number of all rounds of the run")
-    _play(["--extend", str(directory), "--rounds", str(int(rounds))], directory, directory.resolve(), progress)
-    return Run(directory)
+    return _continued(["--extend", str(directory), "--rounds", str(int(rounds))], directory, None, progress)
 
 
 def _directory(run_dir: Path | str) -> Path:
