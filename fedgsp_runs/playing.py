@@ -30,7 +30,7 @@ from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp_runs.progress import Progress
-from fedgsp_runs.result import Run
+from fedgsp_runs.result import Run, warned
 from fedgsp_runs.source import Source, source_of
 from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python
@@ -110,7 +110,7 @@ def run(
             file = Path(folder) / "run.toml"
             file.write_text(text, encoding="utf-8")
             _play(["--config", str(file), "--run-dir", str(directory)], directory, source.folder, progress)
-    return Run(directory, made)
+    return warned(Run(directory, made), progress)
 
 
 @in_python()
@@ -137,7 +137,7 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
 
 
 def _continued(flags: list[str], directory: Path, folder: Path | None, progress: bool) -> Run:
-    """Continues a run whose processes find its task in `folder`, or in its directory. They run its code: it is trusted."""
+    """Continues a run whose processes find its task in `folder`, by default in its directory. The code is trusted."""
     _play(flags, directory, folder or directory.resolve(), progress)
     return Run(directory, Run(directory).settings.task)
 
@@ -173,7 +173,7 @@ def _asked(
 def resume(run_dir: Path | str, *, progress: bool = True) -> Run:
     """Continues an interrupted run of this package to its end. Raises UserError, as `run` does."""
     directory = _directory(run_dir)
-    return _continued(["--resume", str(directory)], directory, None, progress)
+    return warned(_continued(["--resume", str(directory)], directory, None, progress), progress)
 
 
 @in_python()
@@ -186,7 +186,8 @@ def extend(run_dir: Path | str, rounds: int, *, progress: bool = True) -> Run:
     directory = _directory(run_dir)
     if isinstance(rounds, bool) or not isinstance(rounds, numbers.Integral):
         raise ConfigError(f"`rounds` is {shown(rounds)}", "give the number of all rounds of the run")
-    return _continued(["--extend", str(directory), "--rounds", str(int(rounds))], directory, None, progress)
+    flags = ["--extend", str(directory), "--rounds", str(int(rounds))]
+    return warned(_continued(flags, directory, None, progress), progress)
 
 
 def _directory(run_dir: Path | str) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import html
 import numbers
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +107,11 @@ class Run:
 
         return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
 
+    @property
+    def skipped(self) -> int:
+        """How many trainings of clients were skipped; the events `client_skipped` have the reasons."""
+        return sum(int(row.get("clients_skipped") or 0) for row in self.rows)
+
     @in_python()
     def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:
         """The state of a model, for `load_state_dict` of the task's model: name -> tensor.
@@ -185,12 +191,36 @@ class Run:
         rows = self.rows
         told = "" if self.score is None else f", score {self.score:.4f}"
         scheme = visible(self.settings.scheme)
-        skipped = sum(row.get("clients_skipped") or 0 for row in rows)
-        told += f", {counted(skipped, 'training')} skipped" if skipped else ""
+        told += f", {counted(self.skipped, 'training')} skipped" if self.skipped else ""
         return f"<Run {self.directory}: {scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def warned(found: Run, progress: bool) -> Run:
+    """The same run, with a warning of what a caller who saw no progress could miss: skipped trainings, no evaluation.
+
+    The warning names the line that called `run`, `resume` or `extend`.
+    """
+    if progress:
+        return found
+    told = []
+    events, rows = found.events, found.rows
+    if found.skipped:
+        reason = _last_reason(events, "client_skipped")
+        told.append(f"{counted(found.skipped, 'training')} skipped, the last one because: {reason}")
+    if rows and not any(row.get("clients_evaluated") for row in rows):
+        told.append(f"no round was evaluated: {_last_reason(events, 'not_evaluated')}")
+    if told:
+        warnings.warn(f"{found.directory}: {'; '.join(told)}", stacklevel=4)
+    return found
+
+
+def _last_reason(events: list[dict[str, Any]], kind: str) -> str:
+    """The reason in the last event of a kind, in a form that a terminal can show."""
+    reasons = (str(event["reason"]) for event in reversed(events) if event.get("event") == kind and "reason" in event)
+    return visible(next(reasons, "see events.jsonl"))
 
 
 @contextlib.contextmanager
