@@ -69,6 +69,7 @@ def choose(config: RunConfig) -> Scheme:
         chosen["shuffle"] = config.relay_order == "drawn"
     scheme = dataclasses.replace(row, **chosen)
     scheme = dataclasses.replace(scheme, options=_options(config, row, scheme))
+    GROWTHS[scheme.growth].load()  # one of a broken package is refused now
     _check_needs(config, scheme)
     check_schedules(config)
     for wrong, what, remedy in _refusals(config, scheme):

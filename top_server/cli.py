@@ -26,6 +26,7 @@ from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
 from top_server.ending import run_recorded
 from top_server.federation import commands as commands_of_federation
+from top_server.grouping.round_size import GROWTHS
 from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.placing import PLACES, certificates
 from top_server.placing.slurm.command import slurm
@@ -44,9 +45,11 @@ LISTED: Mapping[str, Parts[Any]] = {
     OUTGOING.kind: OUTGOING,
     TRACKERS.kind: TRACKERS,
     PLACES.kind: PLACES,
+    GROWTHS.kind: GROWTHS,
 }
 #: Kind of part -> its flags in `top-server parts`, where they differ from those of the other kinds.
 _FLAGS = {
+    GROWTHS.kind: "--growth NAME",
     OUTGOING.kind: "--outgoing NAME, --outgoing-option NAME.KEY=VALUE",  # a run may have several steps
     TRACKERS.kind: "--track NAME, --track-option NAME.KEY=VALUE",
 }

@@ -14,6 +14,7 @@ from tests.contracts.declarations import check_declaration
 from tests.support.weights import some_weights
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
+from top_server.grouping.round_size import GROWTHS
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import GroupModel, MemberModel
 from top_server.merging.weighing import WEIGHINGS
@@ -54,6 +55,15 @@ async def check_schedule(name: str) -> None:
         found = [plan(name, {}).factor(position, horizon) for position in range(horizon)]
         assert all(0 < factor <= 1 for factor in found)
         assert found == [plan(name, {}).factor(position, horizon) for position in range(horizon)]
+
+
+async def check_growth(name: str) -> None:
+    """A number of at least 1 in every round, the same each time."""
+    code = check_declaration(GROWTHS, name).load()
+    for alpha in (0.1, 2.0):
+        found = [code(number, alpha) for number in (1, 2, 10, 1000)]
+        assert all(number >= 1 for number in found), "it gives less than 1"
+        assert found == [code(number, alpha) for number in (1, 2, 10, 1000)], "it answers otherwise each time"
 
 
 async def check_grouping(name: str) -> None:

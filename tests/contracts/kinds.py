@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.contracts.decisions import check_grouping, check_merge, check_schedule, check_weighing
+from tests.contracts.decisions import check_grouping, check_growth, check_merge, check_schedule, check_weighing
 from tests.contracts.placing import check_place
 from tests.contracts.running import (
     check_aggregation,
@@ -21,6 +21,7 @@ from tests.contracts.tracking import check_tracker
 CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "aggregation": check_aggregation,
     "grouping": check_grouping,
+    "growth": check_growth,
     "merge": check_merge,
     "optimizer": check_optimizer,
     "place": check_place,

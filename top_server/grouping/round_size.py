@@ -11,12 +11,14 @@ grows. Rounds count from 1.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, RunError
+from fedgsp.parts import Part, Parts
 
 T = TypeVar("T")
 
@@ -38,22 +40,44 @@ def _exp(round_number: int, alpha: float) -> float:
     return float((1 + alpha) ** (round_number - 1))
 
 
-#: Name -> growth(round, alpha): the real number whose floor is multiplied by beta.
-GROWTHS: dict[str, Callable[[int, float], float]] = {
-    "linear": lambda round_number, alpha: alpha * (round_number - 1) + 1,
-    "log": lambda round_number, alpha: alpha * math.log(round_number) + 1,
-    "exp": _exp,
-    "constant": lambda _round_number, _alpha: 1.0,
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth(Part):
+    """The declaration of a growth. Its `code` is a pure function `(round, alpha) -> number` of at least 1.
+
+    The floor of the number, times beta, is the number of groups of the round. The same round must give the same
+    number in every process: nothing is kept from round to round. A growth has no options but alpha.
+    """
+
+
+GROWTHS: Parts[Growth] = Parts(
+    "growth",
+    {
+        "linear": Growth(
+            help="alpha (round - 1) + 1", code=lambda round_number, alpha: alpha * (round_number - 1) + 1
+        ),
+        "log": Growth(help="alpha ln(round) + 1", code=lambda round_number, alpha: alpha * math.log(round_number) + 1),
+        "exp": Growth(help="(1 + alpha)^(round - 1)", code=_exp),
+        "constant": Growth(help="1: as many groups in every round", code=lambda _round_number, _alpha: 1.0),
+    },
+    Growth,
+)
 
 
 def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int, smallest: int = 1) -> int:
-    """The number of groups of a round: beta * floor(growth), at least 1; ConfigError for another name.
+    """The number of groups of a round: beta * floor(growth), at least 1.
+
+    Raises ConfigError for another name, and RunError for a fault of a growth of a package.
 
     It is limited so that each group can have `smallest` clients.
     """
     ConfigError.require(name in GROWTHS, f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
-    steps = math.floor(min(GROWTHS[name](round_number, alpha), clients) + _EPSILON)
+    growth = GROWTHS[name]
+    with growth.guard():
+        grown = float(growth.load()(round_number, alpha))
+    RunError.require(
+        grown >= 1, f"{growth} gives {grown:g} in round {round_number}", "correct it: a growth gives at least 1"
+    )
+    steps = math.floor(min(grown, clients) + _EPSILON)
     return min(beta * steps, max(1, clients // smallest))
 
 
