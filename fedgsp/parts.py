@@ -83,11 +83,7 @@ class Part:
     def places(self, error: Exception) -> list[str]:
         """The lines of the part's package that an exception passed through, outermost first."""
         top = re.split("[.:]", self.code if isinstance(self.code, str) else getattr(self.code, "__module__", ""))[0]
-        return [
-            f"{Path(frame.f_code.co_filename).name}:{line}"
-            for frame, line in traceback.walk_tb(error.__traceback__)
-            if frame.f_globals.get("__name__", "").partition(".")[0] == top
-        ]
+        return _places(error, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +212,21 @@ def load(what: str, value: str, package: str = "") -> Any:
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except (Exception, SystemExit) as error:  # code of another package may raise anything
+        places = _places(error, module.partition(".")[0])
         raise ConfigError(
             f"{what}{f' of package {package}' if package else ''} cannot be loaded from {value}:"
-            f" {type(error).__name__}: {error}",
+            f" {type(error).__name__}: {error}{f' ({places[-1]})' if places else ''}",
             "update or correct that package, or uninstall it",
         ) from error
+
+
+def _places(error: BaseException, top: str) -> list[str]:
+    """The lines of a package, by its outermost name, that an exception passed through, outermost first."""
+    return [
+        f"{Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] == top
+    ]
 
 
 def _package(point: EntryPoint) -> str:

@@ -65,6 +65,16 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts[Par
     sys.modules.pop("oddments", None)
 
 
+def test_a_declaration_that_fails_is_told_with_its_line_for_every_part_of_its_module(
+    table: Parts[Part], tmp_path: Path
+) -> None:
+    lines = MODULE.splitlines()
+    lines.insert(3, 'WRONG = Part(help="wrong", cod="oddments:run")')
+    (tmp_path / "oddments.py").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"colour fine .* unexpected keyword argument 'cod' \(oddments.py:4\)"):
+        table["fine"]
+
+
 def test_built_in_parts_come_first_and_then_those_of_packages_by_name(table: Parts[Part]) -> None:
     assert list(table) == ["red", "absent", "fine", "number", "twice", "unreadable"]
     assert table["red"].package == "", "a package cannot replace a part of FedGSP"
