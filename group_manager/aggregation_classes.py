@@ -45,7 +45,10 @@ class Aggregation(abc.ABC):
 
     @abc.abstractmethod
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Add a model with `weight` > 0 that was trained for `steps` local steps. The model must not be changed.
+        """Add a model with `weight` > 0 that was trained for `steps` local steps.
+
+        The model must not be changed. It may be kept until `result`: keep `weights.at_rest()`, which has a large model
+        in a file and not in memory.
 
         Raises ValueError if the model cannot be added; its member is then skipped.
         """

@@ -76,6 +76,10 @@ class Merging(abc.ABC):
     `begin`, `fold` and `finish` may take long: they run in a thread, one at a time, and nothing else is called
     meanwhile.
 
+    What is kept from round to round must be saved: in fields made by `top_server.remembered.remembered`, or by `state`
+    and `restore`. Any other attribute is lost when a run is resumed, which then has other bits. In round 2, a warning
+    names such attributes of a merge of a package.
+
     A merge must give the same bits for the same calls, whatever the timing: what is random comes from
     `fedgsp.seeds.stream(settings.seed, ...)`. The weights that it is given must not be changed.
     """
