@@ -47,11 +47,11 @@ async def check_aggregation(name: str) -> None:
     aggregation = make(name, {})
     assert isinstance(aggregation, Aggregation)
     assert aggregation.empty, "a new aggregation is not empty"
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises(ValueError, match=r".+"):  # result() without a model
         aggregation.result(some_weights(0))
     aggregation.fold(some_weights(1), 1.0, 1.0)
     assert not aggregation.empty, "it is empty after a model was folded"
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises(ValueError, match=r".+"):  # fold() of a model with other tensors
         aggregation.fold(some_weights(1, (TensorSpec("other", "float32", (2,)),)), 1.0, 1.0)
 
 
