@@ -67,9 +67,13 @@ async def wait_for_nodes(
     journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
     for line in waits_for_others(config):
         logger.warning("%s; start the others, too", line)
-    if await membership.wait_for(1, 1, config.join_timeout) and check is not None:
+    now = membership.departures.now
+    begin = now()
+    first = await membership.wait_for(1, 1, config.join_timeout)
+    left_s = begin + config.join_timeout - now()  # the time that `check` takes does not count
+    if first and check is not None:
         await check()
-    if not await membership.wait_for(nodes, clients, config.join_timeout):
+    if not first or not await membership.wait_for(nodes, clients, left_s):
         loading = config.placed == LOCAL and membership.nodes < config.workers_to_place  # one that ends, ends the run
         raise RunError(
             f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"

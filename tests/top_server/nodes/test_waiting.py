@@ -83,6 +83,23 @@ async def test_nodes_that_do_not_join_are_still_loading_if_the_run_has_started_t
         await task
 
 
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_first_node_that_is_late_or_never_comes_does_not_start_the_wait_anew(late: bool) -> None:
+    members, recorder = membership()
+    clock = Clock()
+    config = RunConfig(min_nodes=2, join_timeout=100.0)
+    task = asyncio.create_task(wait_for_nodes(config, members, cast("Any", recorder)))
+    await let_others_run()
+    clock.advance(90)
+    if late:
+        await joined(members, "n0", 0)
+        await let_others_run()
+    clock.advance(11)
+    with pytest.raises(RunError, match=rf"only {int(late)} of 2 nodes .* joined within 100 s"):
+        async with asyncio.timeout(5):
+            await task
+
+
 @pytest.mark.parametrize(
     ("more", "what"),
     [
