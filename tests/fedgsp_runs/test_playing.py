@@ -341,7 +341,8 @@ def test_what_is_no_path_and_no_client_is_named(tmp_path: Path) -> None:
     client: Any = "a"
     with pytest.raises(ConfigError, match="`client` is 'a'; give the number of a client"):
         found.model(client=client)
-    for rounds in ("five", 2.5, True):
+    counts: list[Any] = ["five", 2.5, True]
+    for rounds in counts:
         with pytest.raises(ConfigError, match=r"`rounds` is .*; give the number of all rounds of the run"):
             extend(found.directory, rounds)
     (tmp_path / "run" / "history.jsonl").write_text('{"round": 1, "accuracy": 0.5, "loss": 1.0}\n')
