@@ -11,6 +11,9 @@ MOST_LOST_AFTER_S = 30.0
 RETURN_SHARE, LEAST_RETURN_S = 0.4, 1.0
 #: Longest wait for a connection, in seconds. A peer that cannot be dialled is served in another way.
 MOST_DIAL_S = 5.0
+#: After so many seconds without a connection, the next address of a host is tried beside the one before, as gRPC does
+#: it. Behind a firewall that knows only IPv4, nothing ever answers at the IPv6 address, which comes first.
+NEXT_ADDRESS_S = 0.25
 #: gRPC's windows to another machine, in bytes. Orders and reports have a connection with a small window. Models have a
 #: second one with a large window, of which `pacing` uses what the link carries. The window of a server is smaller,
 #: because it also holds for callers that do not keep to this pace: it has what 1 Gbit/s carries in 0.3 s.

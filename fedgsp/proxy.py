@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import ConfigError, PeerError, reason_of
 from fedgsp.files import read_text
+from fedgsp.liveness import NEXT_ADDRESS_S
 from fedgsp.settings.proxies import PASSWORD_VARIABLE, proxy_parts
 from fedgsp.unreached import why_unreached
 from fedgsp.visible import visible
@@ -64,7 +65,9 @@ class Proxy:
         host, port = split_address(self.address)
         try:
             async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(host.strip("[]"), port, limit=_MOST_ANSWER)
+                reader, writer = await asyncio.open_connection(
+                    host.strip("[]"), port, limit=_MOST_ANSWER, happy_eyeballs_delay=NEXT_ADDRESS_S
+                )
         except (OSError, UnicodeError) as error:
             said = f"{type(error).__name__}: {error}"
             raise PeerError(
@@ -152,7 +155,11 @@ async def open_connection(
         if proxy is None:
             host, port = split_address(address)
             _, writer = await asyncio.open_connection(
-                loopback(host).strip("[]"), port, ssl=context, server_hostname=server_hostname
+                loopback(host).strip("[]"),
+                port,
+                ssl=context,
+                server_hostname=server_hostname,
+                happy_eyeballs_delay=NEXT_ADDRESS_S,
             )
             return writer
         _, writer = await proxy.connect(address, timeout_s)
