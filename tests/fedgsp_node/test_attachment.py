@@ -107,6 +107,29 @@ async def test_an_upload_that_stalls_is_tried_again_a_few_times(stalls: int, mon
         assert tried == ["end"] * min(stalls + 1, attachment.UPLOADS)
 
 
+async def test_an_upload_that_every_connection_cuts_off_is_given_up_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As behind a proxy that ends all connections after some minutes, also those for orders."""
+    tried: list[str] = []
+
+    async def cut_off(serving: attachment.Attachment, model_id: str, *_: object) -> None:
+        tried.append(model_id)
+        serving._connections += 1  # the next try has another connection for orders
+        raise WeightsError(FailureCode.UNREACHABLE, "UNAVAILABLE: Socket closed")
+
+    monkeypatch.setattr(attachment.Attachment, "_try_upload", cut_off)
+    monkeypatch.setattr(attachment, "AGAIN_AFTER_S", 0.0)
+    async with manager() as m, node(m, Blobs()) as n:
+        n.store.put("end", n.clients.initial_weights(0))
+        outcome = await m.result(m.send(SendUp("end")))
+    assert tried == ["end"] * attachment.MOST_UPLOADS
+    assert isinstance(outcome, Failure)
+    assert outcome.code is FailureCode.UNREACHABLE
+    assert "was cut off 5 times on its way, after 0 s at most: perhaps a proxy" in outcome.detail
+    assert outcome.detail.endswith("(UNAVAILABLE: Socket closed)")
+
+
 async def test_a_bug_in_the_node_is_reported_and_the_node_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with manager() as m, node(m, Blobs()) as n:
         monkeypatch.setattr(n.clients, "initial_weights", None)
