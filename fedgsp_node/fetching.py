@@ -28,7 +28,9 @@ Fetched = tuple[Weights, Source, int]
 _HERE = Source(SourceKind.LOCAL, "")
 _NO_FETCH = (SourceKind.LOCAL, SourceKind.OWN)
 _SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
-
+#: Failures after which a source comes last. A holder that begins a transfer and then hangs would cost as long each
+#: time.
+_NO_WAY = (FailureCode.UNREACHABLE, FailureCode.STALLED)
 
 #: How often all sources are tried while a server among them cannot be reached, and the pause between two tries.
 TRIES = 3
@@ -146,7 +148,7 @@ class Fetcher:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
                 self._log.line(f"model={start.model_id} not had from {where}: {failed.failure}")
-                if failed.failure.code is FailureCode.UNREACHABLE and source.address:
+                if failed.failure.code in _NO_WAY and source.address:
                     self._unreachable.failed(source.address)
                 elif failed.failure.code is FailureCode.NO_SUCH_MODEL:  # said by the peer
                     self._unreachable.answered(source.address)
