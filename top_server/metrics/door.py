@@ -5,7 +5,6 @@ import functools
 import http.client
 import io
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def _said(status: HTTPStatus, text: str) -> Answer:
     return Answer(status, f"{text}\n".encode())
 
 
-def pages_of(state: State, after_s: float, now: Callable[[], float] = time.time) -> dict[str, Callable[[], Answer]]:
+def pages_of(state: State, after_s: float) -> dict[str, Callable[[], Answer]]:
     """The pages of a run, by path; `after_s`: after how many seconds without an event a run is not healthy."""
     registry = CollectorRegistry()
     registry.register(state)
@@ -92,7 +91,7 @@ def pages_of(state: State, after_s: float, now: Callable[[], float] = time.time)
         return Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
 
     def health() -> Answer:
-        why = visible(unhealthy(state, now(), after_s))
+        why = visible(unhealthy(state, after_s))
         return _said(HTTPStatus.SERVICE_UNAVAILABLE, why) if why else _said(HTTPStatus.OK, "ok")
 
     return {"/metrics": metrics, "/healthz": health}

@@ -1,5 +1,6 @@
-"""The state of a run as monitoring sees it, gathered from its events; no network and no clock here."""
+"""The state of a run as monitoring sees it, gathered from its events; no network here."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,12 @@ _WAYS = ("direct", "relayed", "travelled")
 
 @dataclass(slots=True, eq=False)
 class State(Collector):
-    """The run according to its events so far, since this top server began."""
+    """The run according to its events so far, since this top server began.
+
+    Silence is measured by `clock`, which goes on when the clock of the machine is set.
+    """
+
+    clock: Callable[[], float] = time.monotonic
 
     #: Where it is served; empty if it is not.
     address: str = ""
@@ -47,7 +53,9 @@ class State(Collector):
     bytes: Counter[str] = field(default_factory=Counter)
     #: Moment of the last event, in seconds since 1970.
     latest: float | None = None
-    #: Until when the run may wait for nodes; None if it does not wait.
+    #: The same moment by `clock`.
+    heard: float | None = None
+    #: Until when, by `clock`, the run may wait for nodes; None if it does not wait.
     waits_until: float | None = None
     #: Why the run has ended, or is about to end, before its last round.
     failure: str = ""
@@ -56,9 +64,9 @@ class State(Collector):
         """Takes an event."""
         kind = event["event"]
         self.events[kind] += 1
-        self.latest = datetime.fromisoformat(event["time"]).timestamp()
+        self.latest, self.heard = datetime.fromisoformat(event["time"]).timestamp(), self.clock()
         if kind in _WAITS:
-            self.waits_until = self.latest + float(event["timeout"])
+            self.waits_until = self.heard + float(event["timeout"])
         elif kind in _GOES_ON:
             self.waits_until = None
         if (change := _CHANGES.get(kind)) is not None:
@@ -138,14 +146,15 @@ def _with(family: Any, values: Mapping[str, float]) -> Metric:
     return found
 
 
-def unhealthy(state: State, now: float, after_s: float) -> str:
-    """Why the run makes no progress at the moment `now`, in seconds since 1970; empty if it does.
+def unhealthy(state: State, after_s: float) -> str:
+    """Why the run makes no progress now; empty if it does.
 
     A run may wait for nodes until its own deadline. Otherwise there is an event at least every `after_s` seconds.
     """
+    now = state.clock()
     if state.failure:
         return f"the run has failed: {state.failure}"
-    if state.latest is None or (state.waits_until is not None and now <= state.waits_until + after_s):
+    if state.heard is None or (state.waits_until is not None and now <= state.waits_until + after_s):
         return ""
-    silent = now - state.latest
+    silent = now - state.heard
     return f"no event for {silent:.0f} s, in round {state.round} of {state.rounds}" if silent > after_s else ""
