@@ -79,6 +79,14 @@ def renewal_due(certificate: x509.Certificate) -> dt.datetime:
     return end - (end - certificate.not_valid_before_utc - BACKDATED) / 3
 
 
+def is_fresh(certificate: x509.Certificate, at: dt.datetime) -> bool:
+    """Whether a certificate is good at a time, and not due yet.
+
+    It is not good yet if the clock was ahead when it was made, and was set back since.
+    """
+    return certificate.not_valid_before_utc <= at < renewal_due(certificate)
+
+
 def now() -> dt.datetime:
     """This moment."""
     return dt.datetime.now(dt.UTC)

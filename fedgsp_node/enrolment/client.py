@@ -76,6 +76,12 @@ async def _certificate(
         "the top server sent a certificate that is not for this node",
         "correct the top server",
     )
+    begin, here = found.not_valid_before_utc, now()
+    PeerError.require(
+        begin <= here,  # otherwise this node could use neither this certificate nor, after a restart, the one before
+        f"the new certificate is good from {begin:%Y-%m-%d %H:%M} UTC on, and it is {here:%Y-%m-%d %H:%M} UTC here",
+        "set the clocks of this machine and of that of the top server",
+    )
     return found
 
 

@@ -22,6 +22,7 @@ from tests.support.callers import OPEN
 from tests.support.connect_proxy import connect_proxy
 from tests.support.federations import federated, invite
 from tests.support.fuzzing import until
+from top_server.federation import authority
 from top_server.federation.opening import certify
 
 
@@ -60,6 +61,19 @@ async def test_a_renewal_that_fails_is_tried_again_and_the_old_certificate_stays
         monkeypatch.setattr(renewal, "now", lambda: far)
         async with renewal.renewed(where, "n0", scene.address):
             await until(lambda: caplog.text.count("is not renewed yet: the top server gives no certificate") > 1)
+        assert own.files.cert.read_bytes() == content
+
+
+async def test_a_certificate_that_is_not_good_yet_does_not_take_the_place_of_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the top server is ahead by days, and is set right later."""
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        own = await scene.enrol("n0")
+        content = own.files.cert.read_bytes()
+        monkeypatch.setattr(authority, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(days=3))
+        with pytest.raises(PeerError, match=r"the new certificate is good from .* UTC on, and it is .*set the clocks"):
+            await renewal._again(own.files.cert.parent, "n0", scene.address, None)
         assert own.files.cert.read_bytes() == content
 
 

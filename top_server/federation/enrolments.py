@@ -1,9 +1,9 @@
 """The federation while a run is up: who may join, who gets certificates, and who was revoked meanwhile."""
 
 import asyncio
-import datetime as dt
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -33,8 +33,8 @@ POLL_S = 1.0
 #: How long a node has to wait for a certificate for a further key, in seconds. It is less if its certificates are
 #: good for less than three times as long.
 PAUSE_S = 60.0
-#: When the top server's certificate is tried again after it could not be renewed.
-RETRY = dt.timedelta(minutes=1)
+#: When the top server's certificate is tried again after it could not be renewed, in seconds.
+RETRY_S = 60.0
 #: Tells other processes which enrolments are revoked.
 Tell = Callable[[Collection[str]], Awaitable[None]]
 
@@ -63,7 +63,8 @@ class Enrolments:
         self._live = LiveRegistry(folder)
         #: The registry as it is in force in this run.
         self._in_force = self._live.now()
-        self._due = folder.certify(certificate, hosts)
+        self._own = folder.certify(certificate, hosts)
+        self._again_at = -math.inf
         revoked.replace(self._in_force.revoked)
         self._issuing = threading.Lock()
         #: First or further certificates, enrolment -> the latest one, the fingerprint of its key, and since when.
@@ -139,17 +140,17 @@ class Enrolments:
                         self._audit.note("revoked", node=name)
                     await tell(now.revoked)
                 self._in_force = now
-                if certificates.now() >= self._due:
+                if not certificates.is_fresh(self._own, certificates.now()) and time.monotonic() >= self._again_at:
                     await self._renew_own()
             except Exception:  # it is tried again: no bug may keep a revoked node in the run
                 logger.exception("a change of the registry, or the renewal of the own certificate, is not complete")
 
     async def _renew_own(self) -> None:
         try:
-            self._due = await asyncio.to_thread(self._folder.certify, self._certificate, self._hosts)
+            self._own = await asyncio.to_thread(self._folder.certify, self._certificate, self._hosts)
         except UserError as error:
             logger.error("the certificate of this top server is not renewed: %s", error)
-            self._due = certificates.now() + RETRY
+            self._again_at = time.monotonic() + RETRY_S
 
 
 def _newly_revoked(before: Registry, now: Registry) -> list[str]:

@@ -1,7 +1,6 @@
 """The files of a federation: `ca.pem`, `ca.key`, `registry.json`. Only their owner can read and change them."""
 
 import contextlib
-import datetime as dt
 import fcntl
 import os
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedgsp.certificates import new_key, now, pem_of, pem_of_key, renewal_due
+from fedgsp.certificates import is_fresh, new_key, now, pem_of, pem_of_key
 from fedgsp.errors import ConfigError, DataError, not_written
 from fedgsp.files import MOST_OF_PEM, MOST_OF_RECORD, read_secret, write_secret
 from fedgsp.owners import check_secret, check_tree
@@ -58,18 +57,15 @@ class Folder:
                 write_secret(self.registry_file, dump(changed).encode())
             return changed
 
-    def certify(self, file: Path, hosts: Collection[str]) -> dt.datetime:
-        """Puts a certificate of the top server, and its key, into `file`, unless there is a fresh one.
-
-        Returns when it should be renewed.
-        """
+    def certify(self, file: Path, hosts: Collection[str]) -> x509.Certificate:
+        """Puts a certificate of the top server, and its key, into `file`, unless there is a fresh one; returns it."""
         authority = self.authority()
         certificate = _found(file, authority.certificate)
-        if certificate is None or now() >= renewal_due(certificate):
+        if certificate is None or not is_fresh(certificate, now()):
             key = new_key()
             certificate = authority.for_top_server(hosts, key.public_key())
             write_secret(file, pem_of(certificate) + pem_of_key(key))
-        return renewal_due(certificate)
+        return certificate
 
 
 def opened(path: Path, remedy: str = EXISTING) -> Folder:
