@@ -5,9 +5,12 @@ goes on, all its deadlines have passed at once, although nobody else was late.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
+#: The clock that also goes on while the machine sleeps, which the clock of the event loop does not do on Linux.
+_ALWAYS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 #: A process that is awake looks at the clock so often, in seconds.
 BEAT_S = 0.25
 #: A pause between two looks counts as no more than this, in seconds. What is longer, the process was frozen.
@@ -19,11 +22,16 @@ def awake_s(pause_s: float, longest_pause_s: float = LONGEST_PAUSE_S) -> float:
     return min(max(pause_s, 0.0), longest_pause_s)
 
 
+def always() -> float:
+    """Seconds that go on while this process is frozen, and while its machine sleeps."""
+    return time.clock_gettime(_ALWAYS)
+
+
 class Awake:
     """A clock that stands still while this process is frozen."""
 
     def __init__(self, now: Callable[[], float], longest_pause_s: float = LONGEST_PAUSE_S) -> None:
-        """`now` is a clock that goes on, such as the time of an event loop, in seconds."""
+        """`now` is a clock that goes on, such as `always`, in seconds."""
         self._now = now
         self._longest_pause_s = longest_pause_s
         self._looked = now()

@@ -13,7 +13,7 @@ import grpc.aio
 from fedgsp import memory, wire
 from fedgsp.access import ANSWER, AccessControl, Caller, caller
 from fedgsp.addresses import advertised, is_near, split_address
-from fedgsp.awake import Awake
+from fedgsp.awake import Awake, always
 from fedgsp.bases import Bases
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
@@ -328,7 +328,7 @@ async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
 async def serving(settings: ManagerSettings, issuer: Issuer, tls: Tls | None = None) -> AsyncIterator[str]:
     """The group manager serves while the body runs, which gets the address that others dial."""
     name, lost_after_s, insecure = settings.name, settings.lost_after, settings.insecure
-    awake = Awake(asyncio.get_running_loop().time)
+    awake = Awake(always)
     members, store, revoked = Members(return_s(lost_after_s), awake.time), ModelStore(), Revocations()
     door = Door(issuer.key_of(manager(name)))
     guard = AccessControl(

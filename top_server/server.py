@@ -13,7 +13,7 @@ from typing import Any
 
 from fedgsp import on_nodes, pipes
 from fedgsp.addresses import loopback, split_address
-from fedgsp.awake import Awake
+from fedgsp.awake import Awake, always
 from fedgsp.channels import Channels
 from fedgsp.errors import UserError
 from fedgsp.identity import TOP_SERVER, Identity, Role
@@ -126,7 +126,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         done, extends = (resumed.round, resumed.extends) if resumed else (0, False)
         log = opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None, done, extends)
         audit = stack.enter_context(log)
-        began, awake = datetime.now(UTC), Awake(asyncio.get_running_loop().time)
+        began, awake = datetime.now(UTC), Awake(always)
         await stack.enter_async_context(beside(awake.keep_looking(), "clock"))
         await stack.enter_async_context(beside(silence.watch(journal), "silence"))
         channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))

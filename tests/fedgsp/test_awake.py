@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.awake import BEAT_S, LONGEST_PAUSE_S, Awake
+from fedgsp.awake import BEAT_S, LONGEST_PAUSE_S, Awake, always
 
 PAUSES = st.lists(st.floats(0, 1000), max_size=30)
 
@@ -61,3 +62,9 @@ def test_without_a_longest_pause_it_is_the_clock_itself() -> None:
     awake = Awake(hand, float("inf"))
     hand.at = 1e6
     assert (awake.time(), awake.since_freeze()) == (1e6, float("inf"))
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux stops its other clocks in a sleep")
+def test_the_sleep_of_a_machine_is_a_freeze_too() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= always() <= time.clock_gettime(time.CLOCK_BOOTTIME)
