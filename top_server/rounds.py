@@ -46,6 +46,9 @@ from top_server.teams import Before, Teams, ask, form
 
 logger = logging.getLogger(__name__)
 
+#: Pause in seconds before the next try of a round in which all nodes were lost although none has left. It doubles each
+#: time: a firewall may let nothing through to the ports of group managers while it gets new rules.
+AGAIN_AFTER_S = 5.0
 #: The run ends after so many rounds in a row that trained nobody.
 MOST_IN_VAIN = 3
 #: The round in which a merge of a package is compared with one that has its saved state: it has kept something then.
@@ -83,9 +86,12 @@ async def play(
         except AllLostError as error:
             context.journal.record(RoundFailed(round=number, reason=error.what))
             lost = error
-            counted += departures.number == before  # nobody left: the round itself may be the cause
+            if departures.number != before:
+                continue
+            counted += 1  # nobody left: the round itself may be the cause
             if counted == MOST_TRIES:
                 break
+            await asyncio.sleep(AGAIN_AFTER_S * 2 ** (counted - 1))
     raise RunError(lost.what, lost.remedy)
 
 
