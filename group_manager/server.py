@@ -299,7 +299,11 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
         for member in asked.members:
             if member.node in missing:
-                detail = f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
+                detail = (
+                    f"node {member.node} had joined, and did not attach to {self._me.name} at {self._me.address} in"
+                    f" {ATTACH_TIMEOUT_S:.0f} s; if its log says that this address does not answer, its network lets"
+                    " it reach the top server, but not the ports of group managers (--manager-ports)"
+                )
                 events.put_nowait(GroupEvent(MemberSkipped(member.client, Failure(FailureCode.NODE_LOST, detail))))
         return dataclasses.replace(
             asked, members=tuple(member for member in asked.members if member.node not in missing)

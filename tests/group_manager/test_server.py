@@ -233,6 +233,8 @@ async def test_members_whose_nodes_do_not_attach_in_time_are_skipped(monkeypatch
         assert first.kind.client == 1
         assert first.kind.failure is not None
         assert first.kind.failure.code is FailureCode.NODE_LOST
+        assert "did not attach to m0 at " in first.kind.failure.detail
+        assert "not the ports of group managers (--manager-ports)" in first.kind.failure.detail
         assert isinstance(last.kind, GroupResult)
         assert last.kind.samples == 1 + 3
 
