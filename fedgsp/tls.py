@@ -240,8 +240,8 @@ def handshake_failure(details: str) -> str | None:
         return f"the TLS handshake failed, perhaps because a key is not RSA, P-256 or P-384: {details}"
     if "failed to connect" in details and any(part in details for part in _CLOSED):
         return (
-            "it closed the connection at once; perhaps it requires TLS or another certificate:"
-            " compare the --tls flags of both processes"
+            "it closed the connection at once; perhaps it requires TLS, or by its clock the certificate of this"
+            " process has expired, or is of another CA: compare the clocks and the --tls flags of both processes"
         )
     return None
 
