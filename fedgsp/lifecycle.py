@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from fedgsp import run_module
+from fedgsp import logs, run_module
 from fedgsp.errors import PeerError
 from fedgsp.limits import descriptors
 from fedgsp.memory import keep_freed
@@ -202,6 +202,7 @@ def leave(code: int) -> NoReturn:
                 logger.warning(
                     "thread %s did not end in %.0f s; the process ends without it", thread.name, STOP_GRACE_S
                 )
+                logs.flush()
                 for stream in (sys.stdout, sys.stderr):
                     with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream may be closed or full
                         stream.flush()

@@ -13,13 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedgsp.printing import Printer, printing
 from fedgsp.scoring import LOSS
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from top_server.record.directory import RunDirectory, is_worth_keeping
 from top_server.record.history import to_line
 from top_server.record.journal import Journal, Line, Subscriber
-from top_server.view.printing import Printer, printing
 from top_server.view.state import LAST_EVENTS, ViewState
 from top_server.view.state import Group as GroupState
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from top_server.view import printing
-from top_server.view.printing import Printer
+from fedgsp import printing
+from fedgsp.printing import Printer
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""Writes lines to stdout without ever blocking the run, also if the reader is slow or gone."""
+"""Writes lines without ever blocking the process, also if their reader is slow or gone."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -13,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that may wait for a slow reader; further lines are dropped.
 MOST_WAITING_BYTES = 16 << 20
-#: How long the end of a run waits for a slow reader.
+#: How long the end of a process waits for a slow reader, in seconds.
 LAST_WORDS_S = 5.0
 
 
@@ -35,8 +36,9 @@ def _descriptor() -> int | None:
 class Printer:
     """Writes to a file in a separate thread; after a failed write it writes no more."""
 
-    def __init__(self, file: int | None, encoding: str = "utf-8") -> None:
-        self._file, self._encoding = file, encoding
+    def __init__(self, file: int | None, encoding: str = "utf-8", tells: bool = True) -> None:
+        """`tells`: the log has a line if texts are left out. It has none about the lines of the log itself."""
+        self._file, self._encoding, self._tells = file, encoding, tells
         self._waiting: deque[bytes] = deque()
         self._bytes = 0  # of all waiting texts and of the text that is being written
         self._left_out = False  # whether a text was dropped
@@ -62,6 +64,11 @@ class Printer:
             self._left_out = True
         self._say("stdout is not read fast enough: lines are left out there; events.jsonl has all")
 
+    def wait(self, timeout_s: float = LAST_WORDS_S) -> None:
+        """Wait until all texts so far are written, but no longer than `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._file is None, timeout_s)
+
     def close(self, timeout_s: float | None = LAST_WORDS_S) -> None:
         """Wait until all texts are written, but no longer than `timeout_s`."""
         with self._changed:
@@ -77,16 +84,21 @@ class Printer:
             rest = memoryview(data)
             try:
                 while rest:
-                    rest = rest[os.write(self._file, rest) :]
+                    with contextlib.suppress(BlockingIOError):  # another program has set its terminal to non-blocking
+                        rest = rest[os.write(self._file, rest) :]
+                        continue
+                    select.select([], [self._file], [])
             except OSError as error:
                 with self._changed:
                     self._file = None
                     self._waiting.clear()
+                    self._changed.notify_all()
                 if not isinstance(error, BrokenPipeError):  # the reader has left, as `head` does
                     self._say(f"stdout cannot be written to any more: {error.strerror}; events.jsonl has all")
                 return
             with self._changed:
                 self._bytes -= len(data)
+                self._changed.notify_all()
 
     def _next(self) -> bytes | None:
         with self._changed:
@@ -94,6 +106,8 @@ class Printer:
             return self._waiting.popleft() if self._waiting else None
 
     def _say(self, what: str) -> None:
+        if not self._tells:
+            return
         # Not if stderr is the same pipe as stdout: if nobody reads it, the warning would block the run.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if self._file is None or not os.path.sameopenfile(self._file, sys.stderr.fileno()):
