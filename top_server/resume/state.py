@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +32,12 @@ from top_server.record.directory import RunDirectory, make_state
 from top_server.record.room import waiting_for_room
 from top_server.run import RunContext
 
+logger = logging.getLogger(__name__)
+
 Tensors = Mapping[str, NDArray[np.generic]]
 
+#: A state that takes longer, in seconds, gets a line in the log: the round is over meanwhile, and the next one waits.
+SLOW_S = 10.0
 _FILE = "state.json"
 #: The tensors that a merge keeps across rounds, if there are any.
 _MERGING = "merging.safetensors"
@@ -139,7 +145,7 @@ def _write(
     write_profile: Callable[[Path], None],
 ) -> None:
     """Writes a state; a model of `models` is its tensors, or a file that has them already."""
-    folder = directory.state / f"{_OPEN}{origin.round:04d}"
+    folder, begin = directory.state / f"{_OPEN}{origin.round:04d}", time.monotonic()
     aside = directory.state / ".writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -164,6 +170,8 @@ def _write(
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
         raise not_written(folder, error) from error
+    if (took_s := time.monotonic() - begin) > SLOW_S:
+        logger.warning("round=%d the disk took %.0f s for the state of the run: it is slow", origin.round, took_s)
 
 
 def _link(path: Path, name: Path) -> None:

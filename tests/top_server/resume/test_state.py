@@ -321,3 +321,15 @@ async def test_the_state_of_a_finished_run_is_there_for_an_extension_alone_or_go
     state.reopen(directory)
     state.reopen(directory)  # after it was cut off
     assert state.is_in(directory)
+
+
+async def test_a_disk_that_is_slow_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise nobody could tell for what a run waits between two rounds."""
+    async with staged(tmp_path, "mean", "none") as s:
+        await s.save(tmp_path, 1)
+        assert not caplog.records
+        monkeypatch.setattr(state, "SLOW_S", 0.0)
+        await s.save(tmp_path, 2)
+    assert ["the disk took 0 s for the state of the run" in one.getMessage() for one in caplog.records] == [True]
