@@ -4,20 +4,25 @@ import asyncio
 import base64
 import os
 import re
+import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fedgsp.addresses import loopback, split_address
+from fedgsp.addresses import ip_of, loopback, split_address
 from fedgsp.errors import ConfigError, PeerError, reason_of
 from fedgsp.files import read_text
 from fedgsp.liveness import NEXT_ADDRESS_S
 from fedgsp.settings.proxies import PASSWORD_VARIABLE, proxy_parts
 from fedgsp.unreached import why_unreached
 from fedgsp.visible import visible
+from fedgsp.within import within
 
+#: Longest wait for the addresses of a host, in seconds. If the first name server of a machine is dead, the second one
+#: is asked after five seconds.
+LOOK_UP_S = 12.0
 #: Most bytes of a file with a password, and of the answer of a proxy.
 _MOST_PASSWORD, _MOST_ANSWER = 4096, 1 << 14
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: ([^\r\n]*))?\r?\n")
@@ -45,6 +50,10 @@ _REFUSALS = {
 }
 
 
+class SlowNamesError(OSError):
+    """The name servers of this machine did not tell the addresses of a host in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """An HTTP proxy, and how this node proves itself to it."""
@@ -64,10 +73,7 @@ class Proxy:
         """A connection to host:port by way of the proxy; raises PeerError if there is none."""
         host, port = split_address(self.address)
         try:
-            async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(
-                    host.strip("[]"), port, limit=_MOST_ANSWER, happy_eyeballs_delay=NEXT_ADDRESS_S
-                )
+            reader, writer = await _reached(host, port, timeout_s, limit=_MOST_ANSWER)
         except (OSError, UnicodeError) as error:
             said = f"{type(error).__name__}: {error}"
             raise PeerError(
@@ -149,27 +155,41 @@ async def open_connection(
 ) -> asyncio.StreamWriter:
     """The writer of a connection to host:port, by way of the proxy if there is one, with TLS if there is a context.
 
-    Raises OSError (also TimeoutError) if no connection comes about, and PeerError if the proxy does not open one.
+    Each step has `timeout_s`. Raises OSError (also TimeoutError) if no connection comes about, and PeerError if the
+    proxy does not open one.
     """
-    async with asyncio.timeout(timeout_s):
-        if proxy is None:
-            host, port = split_address(address)
-            _, writer = await asyncio.open_connection(
-                loopback(host).strip("[]"),
-                port,
-                ssl=context,
-                server_hostname=server_hostname,
-                happy_eyeballs_delay=NEXT_ADDRESS_S,
-            )
-            return writer
-        _, writer = await proxy.connect(address, timeout_s)
-        if context is not None:
-            try:
+    if proxy is None:
+        host, port = split_address(address)
+        _, writer = await _reached(loopback(host), port, timeout_s, ssl=context, server_hostname=server_hostname)
+        return writer
+    _, writer = await proxy.connect(address, timeout_s)
+    if context is not None:
+        try:
+            async with asyncio.timeout(timeout_s):
                 await writer.start_tls(context, server_hostname=server_hostname)
-            except BaseException:
-                writer.transport.abort()
-                raise
+        except BaseException:
+            writer.transport.abort()
+            raise
     return writer
+
+
+async def _reached(
+    host: str, port: int, timeout_s: float, **more: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to host:port, within `timeout_s` beside the time that the name of the host takes.
+
+    A peer that does not answer must soon be served in another way. A name server that does not answer says nothing of
+    the peer.
+    """
+    loop, host = asyncio.get_running_loop(), host.strip("[]")
+    begin = loop.time()
+    if ip_of(host) is None:
+        try:
+            await within(LOOK_UP_S, loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except TimeoutError:
+            raise SlowNamesError(f"no address of {host} in {LOOK_UP_S:.0f} s") from None
+    async with asyncio.timeout(timeout_s + loop.time() - begin):  # asyncio looks the name up again
+        return await asyncio.open_connection(host, port, happy_eyeballs_delay=NEXT_ADDRESS_S, **more)
 
 
 def proxy_of(url: str | None, password_file: Path | None) -> Proxy | None:

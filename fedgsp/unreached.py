@@ -27,6 +27,10 @@ _WORDS = (
         "the host name in {at} is not known",
     ),
     (
+        ("SlowNamesError",),
+        "the name servers of this machine did not tell the address of {at} in time",
+    ),
+    (
         ("Connection refused", "ConnectionRefusedError", *_numbers(errno.ECONNREFUSED)),
         "nothing listens at {at}",
     ),
