@@ -257,9 +257,10 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._door.play(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
-        present = await self._present(asked, events)
+        present, absent = await self._present(asked, events)
         shelf = self._shelves.add()
         group = Group(present, self._members, shelf, self._channels, self._me, self._issuer, events.put_nowait)
+        group.reports.reason = absent or group.reports.reason
         self._groups.append(group)
         running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
@@ -294,8 +295,11 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._revoked.replace(request.enrolments)
         return enrolment_pb2.RevokeResponse()
 
-    async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
-        """The request without members on nodes that do not attach in time."""
+    async def _present(
+        self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]
+    ) -> tuple[RunGroupRequest, Failure | None]:
+        """The request without members on nodes that do not attach in time, and why the last of them is not there."""
+        absent: Failure | None = None
         missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
         for member in asked.members:
             if member.node in missing:
@@ -304,10 +308,10 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
                     f" {ATTACH_TIMEOUT_S:.0f} s; if its log says that this address does not answer, its network lets"
                     " it reach the top server, but not the ports of group managers (--manager-ports)"
                 )
-                events.put_nowait(GroupEvent(MemberSkipped(member.client, Failure(FailureCode.NODE_LOST, detail))))
-        return dataclasses.replace(
-            asked, members=tuple(member for member in asked.members if member.node not in missing)
-        )
+                absent = Failure(FailureCode.NODE_LOST, detail)
+                events.put_nowait(GroupEvent(MemberSkipped(member.client, absent)))
+        there = tuple(member for member in asked.members if member.node not in missing)
+        return dataclasses.replace(asked, members=there), absent
 
 
 def _shown(issuer: Issuer | None, reader: Identity, name: str) -> Opening:

@@ -255,6 +255,7 @@ async def test_if_no_node_attaches_the_group_fails(monkeypatch: pytest.MonkeyPat
         *skipped, last = await m.events(m.play.request(TWO_NODES, "relay"))
         assert len(skipped) == 3
         assert isinstance(last.kind, Failure)
+        assert "did not attach to m0 at " in last.kind.detail
 
 
 async def test_a_bug_in_a_program_ends_the_group_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
