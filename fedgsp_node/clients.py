@@ -36,14 +36,15 @@ from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
 from fedgsp_node.kept_tensors import tensors_of
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.making import model_of
+from fedgsp_node.model_check import check_model, check_values, values_anew
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, PersonalState
-from fedgsp_node.rehearsal import check_model, check_values, features_of, rehearse, training_flop
+from fedgsp_node.rehearsal import features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
-from fedgsp_node.torch_weights import bound, reset, swapped, tensor_specs, unbind, unsaved, values_of, weights_of
+from fedgsp_node.torch_weights import bound, reset, swapped, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
@@ -80,11 +81,6 @@ class Clients:
         hosted = hosted_ids(task, ids)
         self._data = data or HostedData(task, dict.fromkeys(hosted))
         module = guarded(lambda: model_of(task, _MODULE_SEED), "model()")
-        TaskError.require(
-            isinstance(module, torch.nn.Module),
-            f"the task's model() returned {type(module).__name__}",
-            "return a torch.nn.Module",
-        )
         check_model(module)
         self._constant = tuple(task.constant)
         #: Of its own, from which the constants of a run are made; None before the node joins a run.
@@ -161,7 +157,7 @@ class Clients:
         data = self._data.of(next(iter(self._data.sizes)) if client is None else client)
         # Its own tensors, and not copies as in `initial_weights`: every node of a machine may do this at once.
         made = self.call(lambda: model_of(self.task, 0, self._extension.extend))
-        with swapped(self._module, values_of(made, self.tensors, self.device)):
+        with swapped(self._module, values_anew(made, self._module, self.tensors, self.device)):
             found = rehearse(self._module, self.task, data, self.device)
         if client is None:
             self.declared = found

@@ -1,7 +1,6 @@
 """What a node finds out about a task before the first round: mistakes, the model's features, the cost of training."""
 
 import contextlib
-import itertools
 import logging
 import re
 import warnings
@@ -11,11 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
 from fedgsp.task import ClientData, Part, Task
@@ -25,7 +22,6 @@ from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
-from fedgsp_node.torch_weights import values_of
 from fedgsp_node.training.evaluation import on_cpu
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
 
@@ -37,92 +33,6 @@ _COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _SAMPLES = 2
 #: The shapes in torch's warning that a loss compares tensors of different shapes: that of the targets comes first.
 _SIZE = re.compile(r"(?:target|input) size \(torch\.Size\(\[([0-9, ]*)\]\)\)")
-
-
-def check_model(module: nn.Module) -> None:
-    """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
-
-    Every tensor must have a name that can be shown and a shape, and be dense and on the CPU. Parameters must not share
-    memory with each other, or with buffers.
-    """
-    for path, layer in module.named_modules():
-        described = f"the model's layer {path!r} ({type(layer).__name__})"
-        require(
-            not isinstance(layer, torch.jit.ScriptModule),
-            f"{described} is compiled by torch.jit, and the tensors of such a layer cannot be replaced",
-            "return the nn.Module itself, without torch.jit.script and torch.jit.trace",
-        )
-        require(
-            type(layer).get_extra_state is nn.Module.get_extra_state,
-            f"{described} has an extra state, which cannot be sent",
-            "keep it in a buffer",
-        )
-        require(
-            not any(map(is_lazy, itertools.chain(layer.parameters(recurse=False), layer.buffers(recurse=False)))),
-            f"{described} has no shape yet",
-            "run one batch through the model in model(), or give the layer its sizes",
-        )
-    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
-        require(
-            is_text(name),
-            f"the model's tensor {name!r} has a name that cannot be sent",
-            f"rename its layer: the whole name has to be {TEXT_RULE}",
-        )
-        _check_tensor(f"the model's tensor {name!r}", tensor)
-    # Sorted by address: if any two parameters overlap, two neighbours do.
-    placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
-    for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
-        require(
-            begin >= end,
-            f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
-            "share the parameter object (b.weight = a.weight), or copy the values with clone()",
-        )
-    for name, buffer in module.named_buffers():
-        first, last = _place(buffer) if buffer.numel() else (0, 0)
-        for begin, end, parameter in placed:
-            require(
-                last <= begin or end <= first,
-                f"the model's buffer {name!r} shares memory with its parameter {parameter!r}, and would not follow it",
-                "copy the values with clone(), or use the parameter itself",
-            )
-
-
-def check_values(module: nn.Module, tensors: tuple[TensorSpec, ...]) -> None:
-    """Raises TaskError if one of these tensors holds values that no model may have when it travels."""
-    for name, found in values_of(module, tensors, CPU).items():
-        extremes = torch.stack(torch.aminmax(found)) if found.is_floating_point() and found.numel() else torch.zeros(1)
-        require(  # NaN is an extreme, too; a mask of all values would take a quarter of a large model's memory
-            bool(torch.isfinite(extremes).all()),
-            f"the model's tensor {name!r} holds NaN or infinite values",
-            "initialise it in model(); a mask with infinite values that never changes belongs into a buffer with"
-            " persistent=False",
-        )
-
-
-def _check_tensor(named: str, tensor: torch.Tensor) -> None:
-    require(
-        not tensor.is_meta,
-        f"{named} is on device meta and has no values",
-        "build the model without device='meta', or call model.to_empty(device='cpu') and initialise its weights",
-    )
-    require(
-        tensor.device.type == "cpu",
-        f"{named} is on device {tensor.device}",
-        "return the model on the CPU (model.cpu()), and leave its place to --device",
-    )
-    layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").lstrip("_")
-    require(
-        layout == "strided",
-        f"{named} has the layout {layout}",
-        "store it as a dense tensor (to_dense(), or to_padded_tensor() for a nested one)",
-    )
-
-
-def _place(parameter: torch.Tensor) -> tuple[int, int]:
-    """Address of the parameter's first byte, and of the byte after its last byte."""
-    elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
-    begin = parameter.data_ptr()
-    return begin, begin + elements * parameter.element_size()
 
 
 @contextlib.contextmanager

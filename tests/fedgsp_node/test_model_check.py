@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp_node.clients import Clients
-from fedgsp_node.rehearsal import check_model
+from fedgsp_node.model_check import check_model
 from tests.support.blobs_task import Blobs
 from tests.support.local_work import MODELS
 
@@ -72,6 +73,55 @@ def test_a_buffer_that_is_a_view_of_a_parameter_is_refused_by_both_names() -> No
         check_model(module)
     module.kept = module.weight.detach().clone()
     check_model(module)
+
+
+def test_an_attribute_that_is_a_view_of_a_parameter_is_refused_by_both_names() -> None:
+    module = nn.Sequential(nn.Linear(4, 4))
+    module[0].turned = module[0].weight.t()  # type: ignore[assignment]
+    with pytest.raises(TaskError, match=r"attribute '0\.turned' shares memory with its parameter '0\.weight'"):
+        check_model(module)
+    vars(module[0])["turned"] = module[0].weight  # the parameter itself follows
+    check_model(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_an_attribute_that_is_computed_before_each_call_passes(norm: Callable[[nn.Module], nn.Module]) -> None:
+    check_model(norm(nn.Linear(4, 4)))
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_model_that_the_task_keeps_is_refused_and_its_copy_taken(part: bool) -> None:
+    class Keeps(Blobs):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept, self.copied = super().model(), False
+
+        def model(self) -> nn.Module:
+            mine = copy.deepcopy(self.kept) if self.copied else self.kept
+            return nn.Sequential(nn.Linear(6, 6), mine) if part else mine
+
+    task = Keeps()
+    with pytest.raises(TaskError, match=r"the same tensor '.*weight' twice.*copy\.deepcopy\(\)"):
+        Clients(task, None).rehearse()
+    task.kept, task.copied = Blobs().model(), True
+    clients = Clients(task, None)
+    clients.rehearse()
+    fresh = clients.initial_weights(0).arrays
+    assert all(array.any() for name, array in fresh.items() if name.endswith("weight"))
+
+
+def test_a_frozen_part_that_the_task_keeps_may_be_the_same() -> None:
+    backbone = nn.Linear(6, 6).requires_grad_(False)
+
+    class Keeps(Blobs):
+        def model(self) -> nn.Module:
+            return nn.Sequential(backbone, nn.Linear(6, 3))
+
+    clients = Clients(Keeps(), None)
+    clients.rehearse()
+    clients.make_constants(0)
+    assert backbone.weight.any()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

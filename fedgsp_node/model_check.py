@@ -1,0 +1,138 @@
+"""Refuses models whose tensors cannot travel, or would not follow the training of a client."""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fedgsp.messages import TensorSpec
+from fedgsp.names import TEXT_RULE, is_text
+from fedgsp.require import require
+from fedgsp_node.devices import CPU
+from fedgsp_node.torch_weights import values_of
+
+
+def check_model(module: nn.Module) -> None:
+    """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
+
+    Every tensor must have a name that can be shown and a shape, and be dense and on the CPU. Parameters must not share
+    memory with each other, with buffers, or with tensors that are plain attributes.
+    """
+    require(
+        isinstance(module, nn.Module),
+        f"the task's model() returned {type(module).__name__}",
+        "return a torch.nn.Module",
+    )
+    for path, layer in module.named_modules():
+        described = f"the model's layer {path!r} ({type(layer).__name__})"
+        require(
+            not isinstance(layer, torch.jit.ScriptModule),
+            f"{described} is compiled by torch.jit, and the tensors of such a layer cannot be replaced",
+            "return the nn.Module itself, without torch.jit.script and torch.jit.trace",
+        )
+        require(
+            type(layer).get_extra_state is nn.Module.get_extra_state,
+            f"{described} has an extra state, which cannot be sent",
+            "keep it in a buffer",
+        )
+        require(
+            not any(map(is_lazy, itertools.chain(layer.parameters(recurse=False), layer.buffers(recurse=False)))),
+            f"{described} has no shape yet",
+            "run one batch through the model in model(), or give the layer its sizes",
+        )
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        require(
+            is_text(name),
+            f"the model's tensor {name!r} has a name that cannot be sent",
+            f"rename its layer: the whole name has to be {TEXT_RULE}",
+        )
+        _check_tensor(f"the model's tensor {name!r}", tensor)
+    # Sorted by address: if any two parameters overlap, two neighbours do.
+    placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
+    for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
+        require(
+            begin >= end,
+            f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
+            "share the parameter object (b.weight = a.weight), or copy the values with clone()",
+        )
+    for what, tensor in (
+        *((f"buffer {name!r}", buffer) for name, buffer in module.named_buffers()),
+        *((f"attribute {name!r}", tensor) for name, tensor in _attributes(module)),
+    ):
+        first, last = _place(tensor) if tensor.numel() else (0, 0)
+        for begin, end, parameter in placed:
+            require(
+                last <= begin or end <= first,
+                f"the model's {what} shares memory with its parameter {parameter!r}, and would not follow it",
+                "copy the values with clone(), or use the parameter itself, for example in forward()",
+            )
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Dense tensors that are attributes of layers, and neither parameters nor buffers, by name.
+
+    Layers that compute them anew before each call are left out (spectral_norm).
+    """
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            plain = isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+            if plain and value.layout == torch.strided and not value.is_nested and not layer._forward_pre_hooks:
+                yield f"{path}.{name}" if path else name, value
+
+
+def values_anew(
+    made: nn.Module, module: nn.Module, tensors: tuple[TensorSpec, ...], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The values of `made` on a device, by name. TaskError if it has tensors of `module`, made by an earlier model().
+
+    The module's tensors have the values of one client after the other, and none in between.
+    """
+    own = {spec.name for spec in tensors}
+    earlier = {id(tensor) for tensor in itertools.chain(module.parameters(), module.buffers())}
+    for name, tensor in itertools.chain(made.named_parameters(), made.named_buffers()):
+        require(
+            name not in own or id(tensor) not in earlier,
+            f"the task's model() returned the same tensor {name!r} twice, and each call has to make it anew",
+            "make the layers in model() itself, or return copy.deepcopy() of those that the task keeps",
+        )
+    return values_of(made, tensors, device)
+
+
+def check_values(module: nn.Module, tensors: tuple[TensorSpec, ...]) -> None:
+    """Raises TaskError if one of these tensors holds values that no model may have when it travels."""
+    for name, found in values_of(module, tensors, CPU).items():
+        extremes = torch.stack(torch.aminmax(found)) if found.is_floating_point() and found.numel() else torch.zeros(1)
+        require(  # NaN is an extreme, too; a mask of all values would take a quarter of a large model's memory
+            bool(torch.isfinite(extremes).all()),
+            f"the model's tensor {name!r} holds NaN or infinite values",
+            "initialise it in model(); a mask with infinite values that never changes belongs into a buffer with"
+            " persistent=False",
+        )
+
+
+def _check_tensor(named: str, tensor: torch.Tensor) -> None:
+    require(
+        not tensor.is_meta,
+        f"{named} is on device meta and has no values",
+        "build the model without device='meta', or call model.to_empty(device='cpu') and initialise its weights",
+    )
+    require(
+        tensor.device.type == "cpu",
+        f"{named} is on device {tensor.device}",
+        "return the model on the CPU (model.cpu()), and leave its place to --device",
+    )
+    layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").lstrip("_")
+    require(
+        layout == "strided",
+        f"{named} has the layout {layout}",
+        "store it as a dense tensor (to_dense(), or to_padded_tensor() for a nested one)",
+    )
+
+
+def _place(parameter: torch.Tensor) -> tuple[int, int]:
+    """Address of the parameter's first byte, and of the byte after its last byte."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    begin = parameter.data_ptr()
+    return begin, begin + elements * parameter.element_size()
