@@ -44,10 +44,11 @@ from fedgsp_node.rehearsal import features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
-from fedgsp_node.torch_weights import bound, reset, swapped, tensor_specs, unbind, unsaved, weights_of
+from fedgsp_node.torch_weights import bound, swapped, tensor_specs, unbind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
+from fedgsp_node.unsaved import Unsaved
 from fedgsp_node.users_code import T, guarded, histogram
 
 logger = logging.getLogger(__name__)
@@ -99,8 +100,7 @@ class Clients:
     def _place(self) -> None:
         """Moves the model to the device, and frees the tensors that travel there."""
         self._module.to(self.device)
-        for name, buffer in self._unsaved.items():
-            self._unsaved[name] = buffer.to(self.device) if buffer is not None else None
+        self._unsaved.to(self.device)
         self._constants = Constants(self._module, self._constant)
         unbind(self._module, self._constant)
 
@@ -143,8 +143,8 @@ class Clients:
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
         self._module, self._extension = module, extension
         self._added = guarded(lambda: extension.extend(module), "model()")
-        #: Buffers outside the state; no client may leave changed values in them for the next client.
-        self._unsaved = unsaved(module)
+        #: No client may leave changed values in it for the next client.
+        self._unsaved = Unsaved(module)
         self.tensors = (*self.task_tensors, *extension.tensors)
         self.shared = without_head(self.tensors)
 
@@ -355,7 +355,7 @@ class Clients:
 
     def _within(self, weights: Weights, call: Callable[[], T], trains: bool = False) -> T:
         def called() -> T:
-            reset(self._module, self._unsaved)
+            self._unsaved.reset()
             with bound(self._module, weights):
                 return call()
 

@@ -151,31 +151,6 @@ def unbind(module: torch.nn.Module, constant: tuple[str, ...] = ()) -> None:
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
 
 
-def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    """Each buffer, with and without a value: its full name, its layer, and its name there."""
-    for path, layer in module.named_modules():
-        for name in layer._buffers:
-            yield f"{path}.{name}" if path else name, layer, name
-
-
-def unsaved(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
-    """Copies of the buffers that state_dict() does not include, by name; None for a buffer without a value."""
-    saved = module.state_dict()
-    found = {full: layer._buffers[name] for full, layer, name in _buffers(module) if full not in saved}
-    return {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
-
-
-def reset(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> None:
-    """Sets the module's buffers to these values, by name."""
-    for full, layer, name in _buffers(module):
-        if full in buffers:
-            value, buffer = buffers[full], layer._buffers[name]
-            if value is None or buffer is None:
-                layer._buffers[name] = None if value is None else value.clone()
-            else:
-                buffer.data = value.clone()
-
-
 @contextlib.contextmanager
 def swapped(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Inside the context, tensors of the module are those of `values`; afterwards they are what they were before."""

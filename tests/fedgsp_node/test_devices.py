@@ -69,7 +69,7 @@ def everything(clients: Clients) -> set[str]:
     tensors = [
         *module.parameters(),
         *module.buffers(),
-        *(buffer for buffer in clients._unsaved.values() if buffer is not None),
+        *(buffer for buffer in clients._unsaved.buffers.values() if buffer is not None),
         *clients._constants._tensors.values(),
     ]
     return {tensor.device.type for tensor in tensors}

@@ -278,6 +278,38 @@ def test_what_is_not_in_the_state_does_not_pass_from_client_to_client(kind: Call
         )
 
 
+class Counting(nn.Module):
+    """It counts its calls, and goes on from its last hidden state, both in plain attributes."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.last, self.calls = nn.Linear(inputs, 3), 0
+        self.hidden: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        before = 0.0 if self.hidden is None else self.hidden
+        self.hidden = x.mean(0) / self.calls
+        outputs: torch.Tensor = self.last(x + before)
+        return outputs
+
+
+def test_plain_attributes_do_not_pass_from_client_to_client(caplog: pytest.LogCaptureFixture) -> None:
+    task = task_of(Counting)
+    busy, fresh = Clients(task, None), Clients(task, None)
+    start = busy.initial_weights(3)
+    busy.rehearse()
+    busy.train(1, start, SETTINGS, 1, Control())
+    busy.evaluate(3, start, Control())
+    trained = [clients.train(2, start, SETTINGS, 1, Control()).after for clients in (busy, fresh)]
+    assert np.array_equal(trained[0].buffer, trained[1].buffer)
+    evaluated = [clients.evaluate(0, start, Control()) for clients in (busy, fresh)]
+    assert evaluated[0] == evaluated[1]
+    told = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.unsaved"]
+    assert len(told) == 2  # by each of the two, once
+    assert "changed the attribute 'calls' of its layer '' from 0 to " in told[0]
+
+
 def test_a_tensor_that_changes_its_shape_is_told() -> None:
     clients = Clients(task_of(Growing), None)
     with pytest.raises(OrderError) as caught:
