@@ -6,6 +6,7 @@ which for small batches would take longer than the arithmetic.
 """
 
 import contextlib
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -95,7 +96,8 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
         and large(layer.weight)
     ]
     for layer in layers:
-        layer.forward = _forward(layer, factors)  # type: ignore[method-assign]
+        # A method of the layer: a model may copy its layers as it computes, and the copy's method is of the copy.
+        layer.forward = types.MethodType(_forward(layer.weight, factors), layer)  # type: ignore[method-assign]
     try:
         yield factors
     finally:
@@ -103,10 +105,8 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
             del layer.forward
 
 
-def _forward(layer: nn.Linear, factors: Factors) -> Any:
-    own = layer.weight
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
+def _forward(own: nn.Parameter, factors: Factors) -> Any:
+    def forward(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         if layer.weight is not own or _unusual(own.device):
             return nn.Linear.forward(layer, x)
         result: torch.Tensor = _Linear.apply(x, own, layer.bias, factors)  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -388,3 +389,12 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:
     with factored_gradients(layer):
         assert layer.forward is own
     assert layer.forward is own
+
+
+@pytest.mark.usefixtures("_large_is_small")
+def test_a_copy_that_a_model_makes_of_its_layer_computes_with_its_own_weight() -> None:
+    layer, x = nn.Linear(WIDE, WIDE), torch.randn(2, WIDE)
+    with factored_gradients(layer):
+        copied = copy.deepcopy(layer)
+        nn.init.zeros_(copied.weight)
+        assert torch.equal(copied(x), copied.bias.expand(2, WIDE))
