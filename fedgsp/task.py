@@ -87,6 +87,11 @@ def _are_classes(outputs: Any, targets: Any) -> bool:
     )
 
 
+def overrides(task: Task, method: str) -> bool:
+    """Whether a task has a method of its own, of its class or as an attribute (`self.loss = nn.MSELoss()`)."""
+    return getattr(getattr(task, method), "__func__", None) is not getattr(Task, method)
+
+
 class Task(abc.ABC):
     """What clients learn. Subclass it, and name the class, or a function that returns a task: `--task module:name`."""
 

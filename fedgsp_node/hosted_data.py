@@ -12,7 +12,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.require import require
-from fedgsp.task import ClientData, Part, Split, Task
+from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp.words import with_name
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.samples import in_file
@@ -185,7 +185,7 @@ def _targets(y: np.ndarray, task: Task, named: str) -> np.ndarray:
                 f"{named} has labels {y.min()} .. {y.max()}",
                 f"number the classes 0 .. {task.num_classes - 1}",
             )
-    if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
+    if len(y) and not overrides(task, "loss"):
         # With other labels, cross-entropy would fail in the first batch, for any model. Class probabilities, floats of
         # shape (n, num_classes), are allowed.
         require(y.shape[1:] != (1,), f"{named}'s y has shape {y.shape}", "return y.ravel(), one label per sample")

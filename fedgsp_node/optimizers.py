@@ -13,7 +13,7 @@ from fedgsp.messages import OptimizerSettings
 from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import values_of
-from fedgsp.task import Task
+from fedgsp.task import Task, overrides
 from fedgsp_node.training.factored import large
 
 #: Makes an optimiser of trainable parameters and a step size.
@@ -89,7 +89,7 @@ class Stepping:
 
 def has_own(task: Task) -> bool:
     """Whether a task has an optimiser of its own."""
-    return type(task).optimizer is not Task.optimizer
+    return overrides(task, "optimizer")
 
 
 def own(task: Task) -> Make:

@@ -15,7 +15,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
-from fedgsp.task import ClientData, Part, Task
+from fedgsp.task import ClientData, Part, Task, overrides
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
@@ -110,8 +110,8 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
             raise
         logger.info("the task has no class histograms, which some schemes need: %s", where(error))
         lacks.add(CLASS_COUNTS)
-        default = getattr(task.class_counts, "__func__", None) is Task.class_counts
-        if not (default and isinstance(error, TaskError)):  # by which it says that the targets are no classes
+        # By a TaskError, the default one says that the targets are no classes.
+        if overrides(task, "class_counts") or not isinstance(error, TaskError):
             failed = Failure(FailureCode.TASK_RAISED, where(error))
     metrics = set[str]().union(*(metrics for _, metrics in seen))
     found = declared(task, lacks, metrics, failed)

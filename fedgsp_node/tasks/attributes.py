@@ -8,7 +8,7 @@ from fedgsp.errors import TaskError
 from fedgsp.names import CLIENT_NAME_RULE, TEXT_RULE, is_client_name, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, WAYS, metric_of, taken_by
-from fedgsp.task import Task
+from fedgsp.task import Task, overrides
 
 _NONE = object()
 #: Reads an attribute: its name, and what the task is called in errors.
@@ -29,7 +29,7 @@ def check_attributes(what: str, task: Task, read: Read) -> None:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 0:
         raise TaskError(f"{what}: num_classes is {described(classes)}", "set num_classes to a positive int")
     require(
-        classes or type(task).loss is not Task.loss,
+        classes or overrides(task, "loss"),
         f"{what} has no num_classes",
         f"set num_classes to a positive int in {type(task).__name__}, or override loss() if y are no classes",
     )

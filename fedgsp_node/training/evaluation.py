@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedgsp.messages import Evaluated, Failure, FailureCode
-from fedgsp.task import Task
+from fedgsp.task import Task, overrides
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import mapped
@@ -37,7 +37,7 @@ def evaluate(
     counts: list[tuple[int, int] | None] = []
     kept: list[tuple[Any, Any]] = []
     sizes: list[int] = []
-    with_metrics = type(task).metrics is not Task.metrics  # they need the outputs of all samples together
+    with_metrics = overrides(task, "metrics")  # they need the outputs of all samples together
     with torch.no_grad():  # in inference mode, a model could not keep what it computes here, such as positions
         for begin in range(0, len(samples), together):
             # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
