@@ -229,9 +229,9 @@ class Clients:
         if how.training.keeps_personal:
             kept = self._personal_model(client, round_number)
             personal, afresh = (kept or before).copy(), afresh or kept is None
-        seed_generators(settings.seed, "training", round_number, client)
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
+        seed_generators(settings.seed, "training", round_number, client)  # data() may have drawn
         work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
         if how.training.keeps_tensors:
             left = self.personal.get_before(client, TENSORS, round_number)
@@ -303,9 +303,9 @@ class Clients:
         if adapt is None:
             return model
         adapted = model.copy()
-        seed_generators(settings.seed, "adaptation", round_number, client)
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, model)
+        seed_generators(settings.seed, "adaptation", round_number, client)
         work.generator.manual_seed(derive(settings.seed, "adaptation-transform", round_number, client))
         self._within(adapted, lambda: how.run(adapt, work))
         return adapted

@@ -24,6 +24,7 @@ from fedgsp.options import shortened, suggestion, truth
 from fedgsp.require import require
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
+from fedgsp_node.seeding import seeded_for_task
 from fedgsp_node.tasks.attributes import check_attributes, described
 
 #: Type -> the function that converts a text, and what an error says should be given.
@@ -53,13 +54,15 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
 
 
 def _load(name: str, options: Mapping[str, str]) -> Task:
-    return build_task(name, *factory_of(name), options)
+    with seeded_for_task():  # a module may draw when it is imported
+        return build_task(name, *factory_of(name), options)
 
 
 def build_task(name: str, module: ModuleType, factory: Callable[..., object], options: Mapping[str, str]) -> Task:
     """The task that a factory of a module makes, called `name` in errors. Raises what `load_task` raises."""
     arguments = parse_options(name, factory, options)
-    task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
+    with seeded_for_task():
+        task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
     if not isinstance(task, Task):
         raise TaskError(
             f"task {name!r}: {getattr(factory, '__name__', name)} returned {described(task)}, not a fedgsp.Task",

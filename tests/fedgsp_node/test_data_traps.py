@@ -14,8 +14,10 @@ from torch import nn
 from fedgsp import ClientData, Split, Task
 from fedgsp.errors import TaskError
 from fedgsp.messages import TrainingSettings
+from fedgsp_node import hosted_data
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
+from fedgsp_node.tasks import load_task
 from fedgsp_node.training.control import Control
 from tests.support.local_work import mlp
 
@@ -95,6 +97,53 @@ def test_random_samples_are_the_same_whatever_the_node_did_before(generator: str
             (clients.evaluate(0, start, Control(), HOW), clients.train(0, start, HOW, 1, Control()).after.digest)
         )
     assert found[0] == found[1]
+
+
+class Dealt(One):
+    """Its samples are dealt by global generators, as it is made and for each client."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.order = np.random.permutation(len(Y))
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(super().model(), nn.Dropout(0.5))
+
+    def data(self, client: int) -> ClientData:
+        rows = self.order[torch.randint(len(Y), (60,)).numpy()]
+        random.shuffle(kept := rows.tolist())
+        return ClientData(*(Split(X[part], Y[part]) for part in (kept[:40], kept[40:])))
+
+
+class DealtAgain(Dealt):
+    data_is_repeatable = True
+
+
+@pytest.mark.parametrize("name", ["Dealt", "DealtAgain"])
+def test_what_is_dealt_at_random_is_the_same_on_every_node_and_each_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", 1)  # what is repeatable is made again for each use
+    found = []
+    for hosted in ([1], [0, 1], [1, 0]):
+        torch.manual_seed(len(found))
+        np.random.seed(len(found))
+        random.seed(len(found))
+        clients = Clients(load_task(f"{__name__}:{name}", {}), hosted)
+        for client in (*hosted, 1):
+            trained = clients.train(client, clients.initial_weights(0), HOW, 1, Control())
+        found.append((trained.after.digest, clients.evaluate(1, trained.after, Control())))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_process_that_makes_a_task_goes_on_with_its_own_random_numbers() -> None:
+    def draws() -> tuple[float, float, float]:
+        return torch.rand(1).item(), float(np.random.rand()), random.random()
+
+    load_task(f"{__name__}:Dealt", {})
+    first = draws()
+    load_task(f"{__name__}:Dealt", {})
+    assert not set(first) & set(draws())
 
 
 class Viewed(Drawn):
