@@ -45,7 +45,8 @@ class Unsaved:
             self.buffers[name] = buffer.to(device) if buffer is not None else None
 
     def reset(self) -> None:
-        """Gives the module the first values again."""
+        """Gives the module the first values again, and no gradients: an evaluation may have left some."""
+        self._module.zero_grad()
         for full, layer, name in _buffers(self._module):
             if full in self.buffers:
                 value, buffer = self.buffers[full], layer._buffers[name]

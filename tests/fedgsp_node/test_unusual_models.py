@@ -310,6 +310,29 @@ def test_plain_attributes_do_not_pass_from_client_to_client(caplog: pytest.LogCa
     assert "changed the attribute 'calls' of its layer '' from 0 to " in told[0]
 
 
+class Force(nn.Module):
+    """It returns the slope of an energy, for which it goes back itself, which leaves gradients in its parameters."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.energy, self.last = nn.Linear(inputs, 8), nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            at = x.detach().clone().requires_grad_()
+            self.energy(at).tanh().sum().backward()
+        outputs: torch.Tensor = self.last(at.grad)
+        return outputs
+
+
+def test_gradients_that_an_evaluation_leaves_do_not_reach_a_training() -> None:
+    busy, fresh = (Clients(task_of(Force), None) for _ in range(2))
+    start = busy.initial_weights(3)
+    busy.evaluate(1, start, Control())
+    trained = [clients.train(2, start, SETTINGS, 1, Control()).after for clients in (busy, fresh)]
+    assert np.array_equal(trained[0].buffer, trained[1].buffer)
+
+
 def test_a_tensor_that_changes_its_shape_is_told() -> None:
     clients = Clients(task_of(Growing), None)
     with pytest.raises(OrderError) as caught:
