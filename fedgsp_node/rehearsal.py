@@ -22,7 +22,8 @@ from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
-from fedgsp_node.training.evaluation import on_cpu
+from fedgsp_node.training.evaluation import joined, on_cpu
+from fedgsp_node.training.factored import large
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,10 @@ def training_flop(module: nn.Module, x: Any) -> int:
     """
     multiply_adds: list[int] = []
 
-    def tally(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+    def tally(layer: nn.Module, _inputs: Any, output: Any) -> None:
         assert isinstance(layer, _COUNTED)
-        multiply_adds.append(output.numel() * layer.weight[0].numel())  # an output is a product with a row or kernel
+        if isinstance(output, torch.Tensor) and len(layer.weight):  # a layer derived from these may return others
+            multiply_adds.append(output.numel() * layer.weight[0].numel())  # a product with a row or kernel
 
     module.eval()
     with _watched([layer for layer in module.modules() if isinstance(layer, _COUNTED)], tally):
@@ -92,7 +94,7 @@ def _shown(found: Any) -> str:
 def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.device = CPU) -> Declared:
     """Calls the model and the task's methods with a few samples of each part; returns what the task declares.
 
-    Raises TaskError if a call fails. The model is in evaluation mode, and no gradient is computed.
+    Raises TaskError if a call fails. The model is in evaluation mode; a backward pass is tried on the CPU alone.
     """
     module.eval()
     named = {"training": data.train, "test": data.test, "validation": data.validation}
@@ -100,7 +102,12 @@ def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.devi
     seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
     if has_own(task):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
+        made = [guarded(lambda: own(task)(parameters, 0.01), "optimizer()") for _ in range(2)]
+        require(
+            made[0] is not made[1],
+            "the task's optimizer() returned the same optimiser twice, whose state would pass from client to client",
+            "make it anew in each call; --optimizer-state says what becomes of its state",
+        )
     lacks = set[str]().union(*(lacking for lacking, _ in seen))
     failed = None
     try:
@@ -147,6 +154,24 @@ def _loss(task: Task, outputs: Any, targets: Any) -> Any:
     return loss
 
 
+def _go_back(module: nn.Module, loss: torch.Tensor) -> None:
+    """Goes all of the backward pass, without memory for the gradients of large parameters."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    small = [parameter for parameter in trained if not large(parameter)]
+    torch.autograd.grad(loss, small or trained[:1], allow_unused=True)
+
+
+def _check_outputs(task: Task, outputs: Any, y: Any) -> None:
+    """TaskError if the default loss would find no output for a class."""
+    tensors = isinstance(outputs, torch.Tensor) and isinstance(y, torch.Tensor)
+    if not overrides(task, "loss") and tensors and outputs.ndim > 1 and not y.is_floating_point():
+        require(
+            outputs.shape[1] >= task.num_classes,
+            f"the model returns {outputs.shape[1]} numbers for each sample, and num_classes is {task.num_classes}",
+            "let the model return a number for each class, or correct num_classes",
+        )
+
+
 def _rehearse(
     module: nn.Module, task: Task, name: str, part: Part, device: torch.device
 ) -> tuple[set[str], Iterable[str]]:
@@ -169,10 +194,18 @@ def _rehearse(
         "the task's loss() returned a tensor without a gradient",
         "compute the loss from `outputs`",
     )
+    if name == "training" and device == CPU:  # on a GPU, recurrent layers cannot do this in evaluation mode
+        guarded(lambda: _go_back(module, loss), "backward pass of loss()")
     with torch.no_grad():
         outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")
+        _check_outputs(task, outputs, y)
         right = guarded(lambda: judged(task.correct(outputs, y), y, number), "correct()")
-        metrics, _ = guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y))), task.combine), "metrics()")
+        known = mapped(torch.clone, y)
+        guarded(lambda: float(task.loss(outputs, y)), f"loss() without gradients on samples of a {name} part")
+        metrics: Iterable[str] = ()
+        if overrides(task, "metrics"):
+            together = joined([mapped(on_cpu, (outputs, known))], [number])
+            metrics, _ = guarded(lambda: numbers(task.metrics(*together), task.combine), "metrics()")
     lacks = {
         ACCURACY: right is None,
         CLASS_LABELS: not (isinstance(y, torch.Tensor) and y.ndim == 1 and not y.is_floating_point())

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fedgsp.errors import TaskError
 from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.task import Task, overrides
 from fedgsp_node.determinism import refusal
@@ -56,7 +57,7 @@ def evaluate(
         failed = None
         try:
             if kept:
-                metrics, denominators = numbers(task.metrics(*_joined(kept, sizes)), task.combine)
+                metrics, denominators = numbers(task.metrics(*joined(kept, sizes)), task.combine)
         except Exception as error:  # accuracy and loss remain valid
             if refusal(error):
                 raise
@@ -85,30 +86,37 @@ def _copied(value: torch.Tensor) -> torch.Tensor:
     return value.cpu().clone()
 
 
-def _joined(kept: list[Any], sizes: list[int]) -> Any:
-    """Joins what batches of these sizes have: tensors, or tuples, lists or dicts of such.
+def joined(kept: list[Any], sizes: list[int]) -> Any:
+    """Joins what batches of these sizes have: tensors, or tuples, lists or dicts of such; None where all have None.
 
-    A list with one item for each sample becomes one list of all items. TypeError if parts cannot be joined.
+    A list with one item for each sample becomes one list of all items. TaskError if parts cannot be joined.
     """
     first = kept[0]
     if isinstance(first, torch.Tensor):
         shapes = {tuple(part.shape[1:]) for part in kept}
         if not first.ndim or len(shapes) > 1:
             shown = ", ".join(map(str, [tuple(part.shape) for part in kept]))
-            raise TypeError(
-                f"tensors of the shapes {shown} of several batches cannot be joined for metrics(): pad all to one"
-                " shape, or return a list with one tensor for each sample"
+            raise TaskError(
+                f"tensors of the shapes {shown} of several batches cannot be joined for metrics()",
+                "let the model return a number for each sample (value.expand(len(x)))"
+                if not first.ndim
+                else "pad all to one shape, or return a list with one tensor for each sample",
             )
         return torch.cat(kept)
     if isinstance(first, dict):
-        return {name: _joined([outputs[name] for outputs in kept], sizes) for name in first}
+        return {name: joined([outputs[name] for outputs in kept], sizes) for name in first}
     if isinstance(first, list) and [len(part) for part in kept] == sizes:
         return list(itertools.chain(*kept))
     if isinstance(first, tuple | list):
-        parts = [_joined(list(part), sizes) for part in zip(*kept, strict=True)]
+        parts = [joined(list(part), sizes) for part in zip(*kept, strict=True)]
         # a named tuple takes its fields as separate arguments
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    raise TypeError(f"the model returned {type(first).__name__}, which cannot be joined over batches for metrics()")
+    if first is None and not any(part is not None for part in kept):
+        return None
+    raise TaskError(
+        f"the model returned {type(first).__name__}, which cannot be joined over batches for metrics()",
+        "return tensors, or tuples, lists or dicts of them",
+    )
 
 
 def batch_size(samples: Samples) -> int:
