@@ -247,7 +247,7 @@ class Clients:
         begin = time.perf_counter()
         loss, steps = self._within(result, lambda: how.train(work), trains=True)
         seconds = time.perf_counter() - begin
-        check_trained(client, result, personal)
+        check_trained(client, work.no_loss, result, personal)
         keeps = self.call(lambda: how.left(work))
         if personal is not None:
             keeps[PERSONAL_MODEL] = personal.arrays

@@ -7,6 +7,7 @@ from fedgsp.messages import Failure, FailureCode
 from fedgsp.weights import Weights, WeightsError, check_finite
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import Arrays
+from fedgsp_node.training.base import NoLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,23 @@ class Learned:
     keeps_head: bool = False
 
 
-def check_trained(client: int, *models: Weights | None) -> None:
+def check_trained(client: int, no_loss: NoLoss | None, *models: Weights | None) -> None:
     """Raises OrderError if the training of a client has made values of a model that are not finite."""
     try:
         for model in models:
             if model is not None:
                 check_finite(model)
     except WeightsError as error:
-        raise OrderError(
-            Failure(
-                FailureCode.DIVERGED,
-                f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
+        why, remedy = error.failure.detail, "lower --learning-rate"
+        if no_loss is not None and no_loss.before is None:
+            why = f"the loss of its first batch is {no_loss.loss}"
+            remedy = (
+                "look for such values in its samples, and for a division by zero in the task's loss(); if the losses"
+                " of earlier rounds grew, lower --learning-rate"
             )
+        elif no_loss is not None:
+            why += f"; batch {no_loss.batch} has the loss {no_loss.loss}, and the one before {no_loss.before:.4g}"
+            remedy = f"{remedy}, or look for samples of which the task's loss() makes no number"
+        raise OrderError(
+            Failure(FailureCode.DIVERGED, f"client {client}'s training diverged ({why}): {remedy}")
         ) from error

@@ -17,6 +17,16 @@ from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
 
 
+class NoLoss(NamedTuple):
+    """The first batch of a training whose loss is infinite or no number."""
+
+    #: Its number, from 1.
+    batch: int
+    loss: float
+    #: The loss of the batch before; None for the first batch.
+    before: float | None
+
+
 @dataclass(slots=True)
 class LocalWork:
     """One client's local work. Training changes the module in place.
@@ -52,6 +62,8 @@ class LocalWork:
     #: empty in its first one. What is here at the end is kept, with its dtypes and bits. A training that is repeated
     #: after a failure finds what its first try has found.
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: Noted as steps are taken; None if all losses are numbers.
+    no_loss: NoLoss | None = None
 
 
 class Batch(NamedTuple):

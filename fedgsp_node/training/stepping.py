@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import tensor_of
 from fedgsp_node.devices import CPU
-from fedgsp_node.training.base import Batch, LocalWork
+from fedgsp_node.training.base import Batch, LocalWork, NoLoss
 
 #: Losses that stay on a GPU before they are summed up. A training that hangs there is noticed that much later.
 MOST_LOSSES = 64
@@ -23,6 +24,9 @@ class Steps(abc.ABC):
         self._work = work
         self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
         self._loss_sum, self._seen = 0.0, 0
+        #: Number of losses in the sum, and the last one.
+        self._counted = 0
+        self._last: float | None = None
         #: The last losses, as far as they are not in the sum, with their numbers of samples.
         self._losses: list[tuple[torch.Tensor, int]] = []
         #: The trainable parameters.
@@ -91,7 +95,7 @@ class Steps(abc.ABC):
     def _count(self, loss: torch.Tensor, samples: int) -> None:
         self._seen += samples
         if loss.device == CPU:
-            self._loss_sum += loss.item() * samples
+            self._add(loss.item(), samples)
         else:  # a GPU works on the last steps while the next ones are prepared; to read a loss is to wait for it
             self._losses.append((loss.detach(), samples))
             if len(self._losses) == MOST_LOSSES:
@@ -101,8 +105,15 @@ class Steps(abc.ABC):
     def _sum_up(self) -> None:
         values = torch.stack([loss.reshape(()) for loss, _ in self._losses]).tolist() if self._losses else []
         for value, (_, samples) in zip(values, self._losses, strict=True):
-            self._loss_sum += value * samples
+            self._add(value, samples)
         self._losses.clear()
+
+    def _add(self, loss: float, samples: int) -> None:
+        self._loss_sum += loss * samples
+        self._counted += 1
+        if self._work.no_loss is None and not math.isfinite(loss):
+            self._work.no_loss = NoLoss(self._counted, loss, self._last)
+        self._last = loss
 
     def _move_to(self, homes: list[torch.Tensor]) -> None:
         self._homes = homes
