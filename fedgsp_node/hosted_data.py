@@ -114,6 +114,7 @@ def _load(task: Task, client: int) -> ClientData:
     }
     for name, part in parts.items():
         is_data_set = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, _NO_DATA_SETS)
+        is_data_set = is_data_set and not hasattr(part, "iloc")  # a table of pandas has its columns by name
         if not isinstance(part, Split) and not is_data_set:
             raise TaskError(
                 f"{named}'s {name} is a {type(part).__name__}",
@@ -150,6 +151,11 @@ def _column(client: int, named: str, name: str, values: Any) -> Any:
     )
     if isinstance(values, torch.Tensor):
         require(not values.requires_grad, f"{named}'s {name} takes gradients", f"return {name}.detach()")
+        require(
+            values.layout == torch.strided and not (values.is_nested or values.is_quantized or values.is_meta),
+            f"{named}'s {name} is no dense tensor with values",
+            f"return {name}.to_dense(), or a data set whose batches collate() makes",
+        )
         values = values.cpu()
         if values.dtype == torch.bfloat16:  # numpy has no such dtype
             return values
@@ -163,7 +169,9 @@ def _column(client: int, named: str, name: str, values: Any) -> Any:
     require(
         array.dtype.kind in "fiub",
         f"{named}'s {name} has dtype {array.dtype}",
-        "return arrays of numbers",
+        "return real and imaginary parts, for example of np.stack([x.real, x.imag], axis=1)"
+        if array.dtype.kind == "c"
+        else "return arrays of numbers",
     )
     require(
         array.dtype.kind != "f" or in_file(array) or np.isfinite(array).all(),
@@ -188,6 +196,13 @@ def _targets(y: np.ndarray, task: Task, named: str) -> np.ndarray:
                 f"number the classes 0 .. {task.num_classes - 1}",
             )
     if len(y) and not overrides(task, "loss"):
+        if y.dtype.kind == "i" and y.ndim > 1 and not in_file(y):  # a label for each pixel or token
+            unknown = y[((y < 0) | (y >= task.num_classes)) & (y != task.ignore_index)]
+            if len(unknown):
+                raise TaskError(
+                    f"{named} has labels {unknown.min()} .. {unknown.max()} outside of the classes",
+                    f"number the classes 0 .. {task.num_classes - 1}; ignore_index names a label that does not count",
+                )
         # With other labels, cross-entropy would fail in the first batch, for any model. Class probabilities, floats of
         # shape (n, num_classes), are allowed.
         require(y.shape[1:] != (1,), f"{named}'s y has shape {y.shape}", "return y.ravel(), one label per sample")

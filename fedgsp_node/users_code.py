@@ -1,6 +1,5 @@
 """Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
-import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,16 +16,11 @@ from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import MOST_METRICS, RATIO, taken_by
 from fedgsp_node.nested import leaves
+from fedgsp_node.remedies import remedy_of
 from fedgsp_node.tasks.loading import remedy_for
 
 T = TypeVar("T")
 
-#: Errors of torch about devices that are not there, or that differ.
-_OF_DEVICES = re.compile(r"CUDA|\bMPS\b|HIP GPUs|Expected all tensors to be on the same device")
-_ON_DEVICES = (
-    "leave out .cuda() and .to(device) in the task, for --device places the model and the batches; make new tensors"
-    " where the arguments are (device=x.device)"
-)
 #: For errors in torch, or in FedGSP, the line of the task that called it is shown.
 _NOT_USERS = (Path(torch.__file__).parent, Path(__file__).parent, Path(fedgsp.__file__).parent)
 _TASKS = Path(__file__).parent / "tasks"
@@ -48,8 +42,7 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 def raised(what: str, error: BaseException) -> TaskError:
     """The TaskError about an error that the user's code raised in `what`, with its place and a remedy."""
-    remedy = _ON_DEVICES if _OF_DEVICES.search(str(error)) else remedy_for(error, "fix the task module")
-    return TaskError(f"{what} raised {where(error)}", remedy)
+    return TaskError(f"{what} raised {where(error)}", remedy_of(error) or remedy_for(error, "fix the task module"))
 
 
 def where(error: BaseException) -> str:
@@ -60,7 +53,10 @@ def where(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, UserError):
         frames = traceback.extract_tb(error.__traceback__)
-        frame = next((frame for frame in reversed(frames) if _is_users(frame)), None)
+        users = [frame for frame in reversed(frames) if _is_users(frame)]
+        # The innermost one is often of a package that the task calls, where there is nothing to mend.
+        own = [frame for frame in users if _PACKAGES not in Path(frame.filename).parents]
+        frame = next(iter(own or users), None)
         place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""
         text = f"{type(error).__name__}: {error}{place}"
     # File names may contain bytes that are not text, and cannot be sent.

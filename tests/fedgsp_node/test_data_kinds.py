@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -232,6 +233,14 @@ class Items(Rows):
         ),
         (Split({"a": np.array([np.nan] * 3)}, np.zeros(3, np.int64)), "client 0's x holds NaN"),
         (Split((X, X * np.inf), Y), "client 0's x holds NaN"),
+        (
+            Split(torch.from_numpy(X).to_sparse(), Y),
+            r"client 0's x is no dense tensor.*; return x.to_dense\(\)",
+        ),
+        (Split(torch.empty(23, 3, device="meta"), Y), "client 0's x is no dense tensor with values"),
+        (Split(X.astype(np.complex64), Y), "client 0's x has dtype complex64; return real and imaginary parts"),
+        (Split(X, np.stack([Y, Y + 1], axis=1)), r"client 0 has labels (\d) .. \1 outside of the classes; number the"),
+        (pd.DataFrame(X), "client 0's train is a DataFrame"),
         ([(X, Y)], "client 0's train is a list"),
         ({"x": X}, "client 0's train is a dict"),
         (torch.from_numpy(X), "client 0's train is a Tensor"),
@@ -277,6 +286,38 @@ def test_a_line_of_a_notebook_is_named_although_it_is_in_no_file(monkeypatch: py
     task = type("Cell", (Kinds,), {"data": found["data"]})(None)
     with pytest.raises(TaskError, match=r"ZeroDivisionError: .* \(<ipython-input-3-6f2a>:2\)"):
         Clients(task, None)
+
+
+def test_of_an_error_in_a_package_the_line_of_the_task_that_called_it_is_named() -> None:
+    class Looks(Kinds):
+        def data(self, client: int) -> ClientData:
+            return pd.DataFrame(X)["age"]  # type: ignore[return-value]
+
+    line = Looks.data.__code__.co_firstlineno + 1
+    with pytest.raises(TaskError, match=rf"raised KeyError: 'age' \(test_data_kinds.py:{line}\)"):
+        Clients(Looks(None), None)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "remedy"),
+    [
+        (np.ones((4, 6), np.uint8), np.zeros(4, np.int64), "for example x.float()"),
+        (np.ones((4, 6), np.float32), np.full((4, 1, 1), 7), "ignore_index"),
+    ],
+)
+def test_an_error_of_torch_that_is_met_often_is_told_with_what_to_do(x: Any, y: Any, remedy: str) -> None:
+    class Often(Kinds):
+        head = ()
+
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets.flatten())
+
+        def model(self) -> nn.Module:
+            return nn.Linear(6, 3)
+
+    with pytest.raises(TaskError, match=r"raised (RuntimeError|IndexError)") as caught:
+        Clients(Often(Split(x, y)), None).rehearse()
+    assert remedy in caught.value.remedy
 
 
 def test_a_package_that_the_data_need_is_to_be_installed() -> None:
