@@ -33,7 +33,9 @@ class Split:
         if inputs and not targets:
             raise ValueError("there are no labels: without labels, let y be np.zeros((len(x), 0), np.float32)")
         if len(inputs) != 1 or inputs != targets:
-            raise ValueError(f"{_counts(inputs)} inputs but {_counts(targets)} labels")
+            several = any(isinstance(values, list) for values in (self.x, self.y))
+            hint = ": a list holds several inputs of each sample, and np.stack makes one array of a list of samples"
+            raise ValueError(f"{_counts(inputs)} inputs but {_counts(targets)} labels{hint if several else ''}")
 
     def __len__(self) -> int:
         return next(_lengths(self.x))

@@ -257,6 +257,7 @@ def test_what_is_no_data_is_told_when_the_node_starts(part: Any, told: str) -> N
     [
         ({"a": X, "b": X[:4]}, Y, "4 and 23 inputs but 23 labels"),
         ((X, X), Y[:5], "23 inputs but 5 labels"),
+        (list(X), Y, "10 inputs but 23 labels: a list holds several inputs of each sample, and np.stack makes one"),
         ({}, Y, "no inputs but 23 labels"),
         (X, None, "there are no labels: without labels, let y be np.zeros"),
         (X, (), "there are no labels: without labels, let y be np.zeros"),
