@@ -8,6 +8,7 @@ import typer
 from fedgsp import commands, lifecycle, logs
 from fedgsp.errors import ConfigError
 from fedgsp.options import options
+from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
@@ -51,7 +52,8 @@ def start(
     **_settings: Any,
 ) -> None:
     """Join a top server and work until its run is over."""
-    settings = settled(NodeSettings, config_file, given(context, NodeSettings), {})
+    # The module of a task may change the working directory.
+    settings = at_absolute_paths(settled(NodeSettings, config_file, given(context, NodeSettings), {}))
     logs.configure(verbose, json_lines=json)
     from fedgsp_node import server  # imports torch, which takes seconds that --help and a wrong flag should not
 

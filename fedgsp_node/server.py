@@ -58,12 +58,13 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.hello import hello_of
 from fedgsp_node.hosting import HostedManagers
 from fedgsp_node.managers import Managers
+from fedgsp_node.own_task import own_task
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
 from fedgsp_node.receipts import Receipts, receipt_log
 from fedgsp_node.slot import Slot
-from fedgsp_node.tasks import load_task, source_digest
+from fedgsp_node.tasks import source_digest
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -112,9 +113,7 @@ async def run(settings: NodeSettings) -> None:
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
-        clients = await slot.run(
-            lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal, device)
-        )
+        clients = await slot.run(lambda _: Clients(own_task(settings, device), settings.client_ids, personal, device))
         check_start(policy, settings.top_server, source_digest(clients.task))
         await slot.run(lambda _: clients.rehearse())
         logger.info(

@@ -10,12 +10,16 @@ import math
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from fedgsp.errors import ConfigError
 from fedgsp.options import suggestion, truth
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 
 #: Largest whole number that an option may have, unless its description says otherwise: it fits every message.
 MOST_WHOLE = 2**31 - 1
@@ -192,6 +196,13 @@ def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:
 def str_of_client(text: str) -> str | None:
     """The text of a client's number as people write it; None if the text is no such number."""
     return str(int(text)) if text.isdecimal() else None
+
+
+def at_absolute_paths(settings: D) -> D:
+    """The settings with paths that mean the same when the working directory changes."""
+    values = {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
+    paths = {name: value.absolute() for name, value in values.items() if isinstance(value, Path)}
+    return dataclasses.replace(settings, **paths)
 
 
 def values_of(options: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 
 from fedgsp import lifecycle, logs
 from fedgsp.report import Report
+from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.node_check import CheckSettings
 from fedgsp.stdout import echo
@@ -37,7 +38,7 @@ def check(
 
     It has the flags of `start` too. The exit code is 0 only if every line of the report is good.
     """
-    settings = settled(CheckSettings, config_file, given(context, CheckSettings), {})
+    settings = at_absolute_paths(settled(CheckSettings, config_file, given(context, CheckSettings), {}))
     logs.configure(verbose)
     raise typer.Exit(lifecycle.run(_check(settings, as_json)))
 

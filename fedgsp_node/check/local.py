@@ -19,8 +19,9 @@ from fedgsp_node.check import machine
 from fedgsp_node.check.facts import Facts, Model, Unchecked
 from fedgsp_node.check.work import Work, attempt
 from fedgsp_node.clients import Clients
+from fedgsp_node.own_task import own_task
 from fedgsp_node.policy import check_start
-from fedgsp_node.tasks import load_task, source_digest
+from fedgsp_node.tasks import source_digest
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def _work(work: Work, settings: CheckSettings, device: torch.device | UserError)
     torch.set_num_threads(settings.threads)
     used = devices.CPU if isinstance(device, UserError) else device
     devices.prepare(used)
-    work.look(lambda: load_task(settings.task, settings.task_option), settings.client_ids, used)
+    work.look(lambda: own_task(settings, used), settings.client_ids, used)
 
 
 async def _in_time(seconds: float, call: Callable[[], None]) -> None:

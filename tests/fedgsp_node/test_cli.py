@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.errors import ConfigError, TaskError
+from fedgsp.errors import ConfigError, PeerError, TaskError
 from fedgsp.identity import node
 from fedgsp.options import parse_clients
 from fedgsp.settings.run import NodeSettings
@@ -84,7 +84,7 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
             "error: --threads is 0; give a whole number of at least",
         ),
         (["start", "--top-server", "h:1", "--threads", "3000000000"], "error: --threads is 3000000000; give a whole"),
-        (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
+        (["start", "--top-server", "h:1", "--connect-timeout", "0.1"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
         (
             ["start", "--top-server", "h:1", "--hand-over", "x"],
@@ -164,3 +164,31 @@ async def test_what_a_task_prints_is_not_among_the_json_lines(tmp_path: Path) ->
         assert await started.ended() == TaskError.exit_code
     assert started.lines == []
     assert started.errors.splitlines()[0] == "reading the archive"
+
+
+async def test_a_task_that_changes_the_working_directory_and_the_threads_changes_neither_for_the_node(
+    tmp_path: Path,
+) -> None:
+    text = """
+import os
+import torch
+from tests.support.blobs_task import Blobs
+torch.set_num_threads(3)
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
+
+class Moved(Blobs):
+    def correct(self, outputs, targets):
+        print("threads", torch.get_num_threads(), flush=True)
+        return super().correct(outputs, targets)
+"""
+    (tmp_path / "moving.py").write_text(text)
+    command = ["fedgsp_node", "start", "--top-server", "127.0.0.1:1", "--insecure", "--connect-timeout", "0.1"]
+    command += ["--task", "moving:Moved", "--state-dir", "state", "--threads", "2"]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    async with program(command, tmp_path / "node.log", environment) as started:
+        assert await started.ended() == PeerError.exit_code
+    assert "127.0.0.1:1" in started.errors.splitlines()[-1]
+    assert set(started.lines) == {"threads 2"}
+    assert (tmp_path / "state").is_dir()
+    assert not (tmp_path / "elsewhere" / "state").exists()
