@@ -123,9 +123,9 @@ class OptimizedSteps(Steps):
             parameter.grad = None
 
     def _move(self, parameter: torch.Tensor) -> None:
-        place = self._room[id(parameter)]
-        if parameter.grad is not None and parameter.grad.data_ptr() != place.data_ptr():
-            parameter.grad = place.copy_(parameter.grad)
+        place, grad = self._room[id(parameter)], parameter.grad
+        if grad is not None and not grad.is_sparse and grad.data_ptr() != place.data_ptr():
+            parameter.grad = place.copy_(grad)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         precision, device = self._how.precision, self._work.device.type

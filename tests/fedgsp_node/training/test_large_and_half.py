@@ -105,3 +105,34 @@ def test_clipping_measures_what_the_optimiser_steps_in_any_precision() -> None:
         )
         moved.append(float((there - then).norm()))
     assert moved == pytest.approx([0.01, 0.01], rel=1e-3)
+
+
+class _Words(nn.Module):
+    """A large table of which each batch needs a few rows."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.words, self.last = nn.EmbeddingBag(70000, 4, sparse=sparse), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.words((x.abs() * 1000).long()))
+        return found
+
+
+@pytest.mark.parametrize(
+    "how", [OptimizerSettings("sgd", {"momentum": "0.9"}), OptimizerSettings("sgd", accumulate=2)]
+)
+def test_a_large_parameter_may_have_sparse_gradients(how: OptimizerSettings) -> None:
+    found = []
+    for sparse in (False, True):
+        work, trained = work_of(how, lambda sparse=sparse: _Words(sparse), settings(1, 5, 0.1))
+        ALGORITHMS["sgd"].train(work)
+        found.append(trained)
+    for name, array in found[0].arrays.items():
+        np.testing.assert_allclose(found[1].arrays[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_sparse_gradients_of_a_large_parameter_are_refused_by_clipping_with_the_remedy() -> None:
+    work, _ = work_of(OptimizerSettings("sgd", clip_norm=1.0), lambda: _Words(True))
+    with pytest.raises(TaskError, match=r"sparse gradients, .*sparse=False, or train without --clip-norm"):
+        ALGORITHMS["sgd"].train(work)
