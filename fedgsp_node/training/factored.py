@@ -8,7 +8,7 @@ which for small batches would take longer than the arithmetic.
 import contextlib
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -97,7 +97,8 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
     ]
     for layer in layers:
         # A method of the layer: a model may copy its layers as it computes, and the copy's method is of the copy.
-        layer.forward = types.MethodType(_forward(layer.weight, factors), layer)  # type: ignore[method-assign]
+        forward = _forward(cast(nn.Parameter, layer.weight), factors)
+        layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
     try:
         yield factors
     finally:

@@ -292,7 +292,7 @@ def test_a_line_of_a_notebook_is_named_although_it_is_in_no_file(monkeypatch: py
 def test_of_an_error_in_a_package_the_line_of_the_task_that_called_it_is_named() -> None:
     class Looks(Kinds):
         def data(self, client: int) -> ClientData:
-            return pd.DataFrame(X)["age"]  # type: ignore[return-value]
+            return ClientData(*pd.DataFrame(X)["age"])
 
     line = Looks.data.__code__.co_firstlineno + 1
     with pytest.raises(TaskError, match=rf"raised KeyError: 'age' \(test_data_kinds.py:{line}\)"):
@@ -308,7 +308,7 @@ def test_of_an_error_in_a_package_the_line_of_the_task_that_called_it_is_named()
 )
 def test_an_error_of_torch_that_is_met_often_is_told_with_what_to_do(x: Any, y: Any, remedy: str) -> None:
     class Often(Kinds):
-        head = ()
+        head = ("",)
 
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.cross_entropy(outputs, targets.flatten())

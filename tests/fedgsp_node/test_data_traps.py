@@ -124,7 +124,7 @@ def test_what_is_dealt_at_random_is_the_same_on_every_node_and_each_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosted_data, "KEPT_BYTES", 1)  # what is repeatable is made again for each use
-    found = []
+    found: list[Any] = []
     for hosted in ([1], [0, 1], [1, 0]):
         torch.manual_seed(len(found))
         np.random.seed(len(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Methods(Doses):
 
 class Attributes(Doses):
     def __init__(self) -> None:
-        self.loss = nn.HuberLoss()  # type: ignore[method-assign,assignment]
+        self.loss = nn.HuberLoss()  # type: ignore[method-assign]
         self.metrics = lambda outputs, targets: {"mae": float((outputs - targets).abs().mean())}  # type: ignore
         self.optimizer = lambda parameters, rate: torch.optim.Adam(parameters, lr=rate)  # type: ignore
 
@@ -54,7 +55,7 @@ class Attributes(Doses):
 def test_they_train_and_are_rated_like_methods() -> None:
     results = []
     for task in (Methods(), Attributes()):
-        check_attributes("the task", task, lambda name, otherwise, task=task: getattr(task, name, otherwise))
+        check_attributes("the task", task, partial(getattr, task))
         clients = Clients(task, None)
         clients.rehearse()
         trained = clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())

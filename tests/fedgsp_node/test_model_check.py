@@ -76,11 +76,12 @@ def test_a_buffer_that_is_a_view_of_a_parameter_is_refused_by_both_names() -> No
 
 
 def test_an_attribute_that_is_a_view_of_a_parameter_is_refused_by_both_names() -> None:
-    module = nn.Sequential(nn.Linear(4, 4))
-    module[0].turned = module[0].weight.t()  # type: ignore[assignment]
+    layer = nn.Linear(4, 4)
+    module = nn.Sequential(layer)
+    vars(layer)["turned"] = layer.weight.t()
     with pytest.raises(TaskError, match=r"attribute '0\.turned' shares memory with its parameter '0\.weight'"):
         check_model(module)
-    vars(module[0])["turned"] = module[0].weight  # the parameter itself follows
+    vars(layer)["turned"] = layer.weight  # the parameter itself follows
     check_model(module)
 
 
