@@ -261,7 +261,8 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
 
     texts = {key: _text(value) for key, value in options.items()}
     if isinstance(task, str):
-        made = load_task(task, texts)
+        with contextlib.chdir("."):  # its module may change it, and the processes of the run start here
+            made = load_task(task, texts)
         _check_kinds(factory_of(task)[1], options)
         return made
     if not callable(task):

@@ -17,7 +17,7 @@ from fedgsp.errors import ConfigError, RunError, TaskError, UserError
 from fedgsp.settings.recorded import load_recorded
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run, extend, resume, run, sweep
-from fedgsp_runs.playing import _claimed
+from fedgsp_runs.playing import _claimed, _made
 from tests.support.processes import assert_gone, running
 from tests.support.run_directories import trained, write
 from top_server.recorded import is_finished
@@ -251,6 +251,16 @@ async def test_a_start_that_the_top_server_refuses_leaves_nothing_and_names_no_r
         assert "ConfigError: `scheme` cannot be 'nope'" in process.errors
         assert "recorded in" not in process.errors
     assert below(tmp_path, "new") == ({folder, folder.parent} if there else set())
+
+
+def test_a_module_that_changes_the_working_directory_leaves_the_process_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "leaving.py").write_text("import os\nfrom fedgsp_node.tasks.digits import Digits\nos.chdir('/')\n")
+    _made("leaving:Digits", {})
+    assert Path.cwd() == tmp_path
 
 
 def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
