@@ -23,7 +23,7 @@ from fedgsp.tasks import TASKS
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from fedgsp_runs.values import directory_of
-from fedgsp_runs.words import in_python
+from fedgsp_runs.words import in_python, reworded
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -199,7 +199,7 @@ class Run:
 
 
 def warned(found: Run, progress: bool) -> Run:
-    """The same run, with a warning of what a caller who saw no progress could miss: skipped trainings, no evaluation.
+    """The same run, with a warning of what a caller who saw no progress could miss: skipped trainings, no score.
 
     The warning names the line that called `run`, `resume` or `extend`.
     """
@@ -212,6 +212,8 @@ def warned(found: Run, progress: bool) -> Run:
         told.append(f"{counted(found.skipped, 'training')} skipped, the last one because: {reason}")
     if rows and not any(row.get("clients_evaluated") for row in rows):
         told.append(f"no round was evaluated: {_last_reason(events, 'not_evaluated')}")
+    elif rows and found.score is None and (name := rows[-1].get("scored_by")):
+        told.append(f"no round has the score {str(name)!r}: {_last_reason(events, 'metric_left_out')}")
     if told:
         warnings.warn(f"{found.directory}: {'; '.join(told)}", stacklevel=4)
     return found
@@ -220,7 +222,7 @@ def warned(found: Run, progress: bool) -> Run:
 def _last_reason(events: list[dict[str, Any]], kind: str) -> str:
     """The reason in the last event of a kind, in a form that a terminal can show."""
     reasons = (str(event["reason"]) for event in reversed(events) if event.get("event") == kind and "reason" in event)
-    return visible(next(reasons, "see events.jsonl"))
+    return visible(reworded(next(reasons, "see events.jsonl")))
 
 
 @contextlib.contextmanager

@@ -29,11 +29,12 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        UserError.__init__(error, _reworded(error.what), _reworded(error.remedy))
+        UserError.__init__(error, reworded(error.what), reworded(error.remedy))
         raise
 
 
-def _reworded(text: str) -> str:
+def reworded(text: str) -> str:
+    """The text with parameters in place of flags."""
     return _FLAG.sub(lambda found: _parameter(found[0]), text)
 
 

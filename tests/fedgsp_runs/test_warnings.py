@@ -26,6 +26,14 @@ def record(run: Run, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -
 
 
 SKIPPED = {"event": "client_skipped", "round": 1, "client": 0, "reason": "task raised: no\x1b"}
+DIVERGED = {**SKIPPED, "reason": "diverged: lower --learning-rate"}
+NO_AUC = {
+    "event": "metric_left_out",
+    "round": 1,
+    "metric": "auc",
+    "clients": [0],
+    "reason": "it is not a finite number",
+}
 MISSED = {"event": "not_evaluated", "round": 1, "reason": "no client has test samples"}
 
 
@@ -35,6 +43,8 @@ MISSED = {"event": "not_evaluated", "round": 1, "reason": "no client has test sa
         (2, 3, [SKIPPED] * 2, "2 trainings skipped, the last one because: task raised: no\\x1b"),
         (0, 0, [MISSED], "no round was evaluated: no client has test samples"),
         (1, 0, [SKIPPED, MISSED], "because: task raised: no\\x1b; no round was evaluated: no client has"),
+        (1, 3, [DIVERGED], "because: diverged: lower `learning_rate`"),
+        (0, 3, [NO_AUC], "no round has the score 'auc': it is not a finite number"),
         (0, 3, [], ""),
     ],
 )
@@ -43,6 +53,7 @@ def test_what_went_wrong_unseen_is_a_warning(
 ) -> None:
     monkeypatch.setattr("fedgsp_runs.playing._play", lambda *_: None)
     row = {"round": 1, "clients_trained": 1, "clients_skipped": skipped, "clients_evaluated": evaluated}
+    row |= {"scored_by": "auc", "score": None if NO_AUC in events or not evaluated else 0.5}
     record(found, [row, {**row, "round": 2, "clients_skipped": 0}], events)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
