@@ -1,6 +1,7 @@
 """What a node finds out about a task before the first round: mistakes, the model's features, the cost of training."""
 
 import contextlib
+import itertools
 import logging
 import re
 import warnings
@@ -15,13 +16,14 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
-from fedgsp.task import ClientData, Part, Task, overrides
+from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.nested import mapped
+from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
-from fedgsp_node.samples import samples_of
+from fedgsp_node.samples import Samples, samples_of
+from fedgsp_node.seeding import seed_generators
 from fedgsp_node.training.evaluation import joined, on_cpu
 from fedgsp_node.training.factored import large
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
@@ -154,6 +156,21 @@ def _loss(task: Task, outputs: Any, targets: Any) -> Any:
     return loss
 
 
+def _is_read_alike(samples: Samples, number: int) -> bool:
+    """Whether the first samples have the same values each time, if the global generators have the same state."""
+    read: list[list[torch.Tensor]] = []
+    for _ in range(2):
+        seed_generators(0, "rehearsal")
+        read.append(list(leaves(guarded(lambda: samples.take(slice(0, number)), "collate()"))))
+    return len(read[0]) == len(read[1]) and all(itertools.starmap(_is_alike, zip(*read, strict=True)))
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.layout != torch.strided or one.is_nested:
+        return True  # not known
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def _go_back(module: nn.Module, loss: torch.Tensor) -> None:
     """Goes all of the backward pass, without memory for the gradients of large parameters."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -179,6 +196,12 @@ def _rehearse(
     samples = samples_of(part, task)
     number = min(_SAMPLES, len(samples))
     some = guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
+    if not (isinstance(part, Split) or _is_read_alike(samples, number)):
+        logger.warning(
+            "samples of a %s part differ each time they are read, so the results of a client depend on what this node"
+            " did before: draw random numbers from global generators, which the node seeds, or in transform()",
+            name,
+        )
     if name == "training":
         some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
     x, y = moved(some, device)

@@ -99,6 +99,28 @@ def test_random_samples_are_the_same_whatever_the_node_did_before(generator: str
     assert found[0] == found[1]
 
 
+class OwnGenerator(Drawn):
+    """Samples with noise from a generator that nobody seeds again."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def __getitem__(self, number: int) -> Any:
+        return X[number] + np.float32(self.random.normal()), Y[number]
+
+
+def test_a_node_warns_of_samples_that_depend_on_what_was_read_before(caplog: pytest.LogCaptureFixture) -> None:
+    for generator in ("torch", "numpy", "python"):
+        Clients(One(Drawn(generator)), None).rehearse()
+    assert not caplog.records
+    Clients(One(OwnGenerator()), None).rehearse()
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" differ each time they are read")[0] for text in told] == [
+        "samples of a training part",
+        "samples of a test part",
+    ]
+
+
 class Dealt(One):
     """Its samples are dealt by global generators, as it is made and for each client."""
 

@@ -52,8 +52,9 @@ def test_what_went_wrong_unseen_is_a_warning(
     skipped: int, evaluated: int, events: list[dict[str, Any]], what: str, found: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedgsp_runs.playing._play", lambda *_: None)
-    row = {"round": 1, "clients_trained": 1, "clients_skipped": skipped, "clients_evaluated": evaluated}
-    row |= {"scored_by": "auc", "score": None if NO_AUC in events or not evaluated else 0.5}
+    row: dict[str, Any] = {"round": 1, "clients_trained": 1, "clients_skipped": skipped}
+    row |= {"clients_evaluated": evaluated, "scored_by": "auc"}
+    row["score"] = None if NO_AUC in events or not evaluated else 0.5
     record(found, [row, {**row, "round": 2, "clients_skipped": 0}], events)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
