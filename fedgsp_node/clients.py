@@ -49,7 +49,7 @@ from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.unsaved import Unsaved
-from fedgsp_node.users_code import T, guarded, histogram
+from fedgsp_node.users_code import NOT_OF_TASKS, T, guarded, histogram
 
 logger = logging.getLogger(__name__)
 
@@ -392,5 +392,7 @@ class Clients:
             raise OrderError(stopped.failure) from None
         except ConfigError as error:
             raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
-        except (Exception, SystemExit) as error:
+        except NOT_OF_TASKS:
+            raise
+        except BaseException as error:
             raise OrderError(Failure(FailureCode.TASK_RAISED, why_failed(error, self.device))) from error

@@ -23,7 +23,15 @@ _REMEDIES = {
 }
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an error, although its class may be unable to make one."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its text could not be made ({type(failed).__name__})"
+
+
 def remedy_of(error: BaseException) -> str | None:
     """The remedy for an error; None if none is known."""
-    text = str(error)
+    text = text_of(error)
     return next((remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text)), None)

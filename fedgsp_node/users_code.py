@@ -1,5 +1,6 @@
 """Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
+import asyncio
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,10 +17,13 @@ from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import MOST_METRICS, RATIO, taken_by
 from fedgsp_node.nested import leaves
-from fedgsp_node.remedies import remedy_of
+from fedgsp_node.remedies import remedy_of, text_of
 from fedgsp_node.tasks.loading import remedy_for
 
 T = TypeVar("T")
+
+#: No faults of a task. Packages may raise other errors that are no Exception.
+NOT_OF_TASKS = (KeyboardInterrupt, asyncio.CancelledError)
 
 #: For errors in torch, or in FedGSP, the line of the task that called it is shown.
 _NOT_USERS = (Path(torch.__file__).parent, Path(__file__).parent, Path(fedgsp.__file__).parent)
@@ -34,9 +38,9 @@ def guarded(call: Callable[[], T], what: str) -> T:
     """
     try:
         return call()
-    except UserError:
+    except (UserError, *NOT_OF_TASKS):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise raised(f"the task's {what}", error) from error
 
 
@@ -50,7 +54,7 @@ def where(error: BaseException) -> str:
 
     There may be none: a model that is an `nn.Sequential`, for example, is called by FedGSP, and raises in torch.
     """
-    text = str(error)
+    text = text_of(error)
     if not isinstance(error, UserError):
         frames = traceback.extract_tb(error.__traceback__)
         users = [frame for frame in reversed(frames) if _is_users(frame)]
@@ -58,7 +62,7 @@ def where(error: BaseException) -> str:
         own = [frame for frame in users if _PACKAGES not in Path(frame.filename).parents]
         frame = next(iter(own or users), None)
         place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""
-        text = f"{type(error).__name__}: {error}{place}"
+        text = f"{type(error).__name__}: {text}{place}"
     # File names may contain bytes that are not text, and cannot be sent.
     return text.encode(errors="replace").decode()
 
