@@ -111,9 +111,9 @@ def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "discriminator"))
         layers = {
-            "features": torch.nn.Linear(features, HIDDEN),
-            "labels": torch.nn.Linear(labels, HIDDEN),
-            "output": torch.nn.Linear(HIDDEN, outputs),
+            "features": torch.nn.Linear(features, HIDDEN, dtype=torch.float32),
+            "labels": torch.nn.Linear(labels, HIDDEN, dtype=torch.float32),
+            "output": torch.nn.Linear(HIDDEN, outputs, dtype=torch.float32),
         }
     arrays = {
         f"{name}.{tensor}": value.detach().numpy()
@@ -230,7 +230,7 @@ def judge(
 
 
 def _targets(client: int, others: tuple[int, ...]) -> torch.Tensor:
-    return torch.tensor([float(client > other) for other in others])
+    return torch.tensor([float(client > other) for other in others], dtype=torch.float32)
 
 
 def _rows(
@@ -263,7 +263,7 @@ class _Stack:
     def scaled(self, y: torch.Tensor) -> torch.Tensor:
         """Labels of shape (n,) as one-hot rows; for balanced classes, entries have standard deviation 1."""
         classes = self.labels.shape[1]
-        return torch.nn.functional.one_hot(y, classes) * (classes / math.sqrt(classes - 1))
+        return torch.nn.functional.one_hot(y, classes).float() * (classes / math.sqrt(classes - 1))
 
     def hidden(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         bias = self.features_bias + LABEL_STRESS * self.labels_bias

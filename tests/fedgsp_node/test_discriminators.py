@@ -165,6 +165,19 @@ def test_steps_are_those_of_plain_modules_trained_one_at_a_time(
             assert not np.allclose(before.arrays[name][network], value.numpy(), atol=1e-4)
 
 
+def test_a_task_that_sets_another_dtype_for_its_own_tensors_changes_nothing() -> None:
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            trained = [stepped(different(3, 1, some_samples()), some_samples(), 2, (5, 0, 3))]
+            trained.append(stepped(different(1, 4, some_samples()), some_samples(), 2, (4, 0, 2, 3), shared=True))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append([weights.digest for weights in trained])
+    assert found[0] == found[1]
+
+
 def test_networks_trained_at_once_are_those_trained_alone() -> None:
     samples, others = some_samples(), (5, 0, 3)
     weights = different(3, 1, samples)
