@@ -1,5 +1,6 @@
 """How a client takes its steps: the optimisers of torch with the options of FedGSP, and the plan of an order."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,7 @@ from fedgsp.settings.fields import values_of
 from fedgsp.task import Task, overrides
 from fedgsp_node.training.factored import large
 
+_USUAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 #: Makes an optimiser of trainable parameters and a step size.
 Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
 
@@ -92,6 +94,12 @@ def has_own(task: Task) -> bool:
     return overrides(task, "optimizer")
 
 
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    parameters = inspect.signature(optimizer.step).parameters.values()
+    required = [one for one in parameters if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, _USUAL)]
+    return bool(required)
+
+
 def own(task: Task) -> Make:
     """The optimiser of a task that has one."""
 
@@ -102,9 +110,9 @@ def own(task: Task) -> Make:
                 f"the task's optimizer() returned {type(found).__name__}",
                 "return a torch.optim.Optimizer, or remove it",
             )
-        if isinstance(found, torch.optim.LBFGS):
+        if _needs_closure(found):
             raise TaskError(
-                "the task's optimizer() returned LBFGS, which computes several gradients in a step",
+                f"the task's optimizer() returned {type(found).__name__}, which computes several gradients in a step",
                 "return an optimiser whose step() needs no closure",
             )
         return found

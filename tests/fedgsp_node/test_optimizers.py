@@ -151,12 +151,21 @@ def test_the_tasks_own_is_used_unless_another_is_named() -> None:
     assert stepping(OptimizerSettings("sgd"), Own()).plain
 
 
+class Sharpness(torch.optim.SGD):
+    """Takes the gradient a second time, elsewhere."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        closure()
+        return super().step()
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [
         (None, "optimizer\\(\\) returned NoneType"),
         (torch.optim.Adam, "optimizer\\(\\) returned type"),
         (torch.optim.LBFGS(mlp().parameters()), "optimizer\\(\\) returned LBFGS"),
+        (Sharpness(mlp().parameters()), "optimizer\\(\\) returned Sharpness, which computes several gradients"),
     ],
 )
 def test_what_is_no_optimiser_is_told_when_the_node_starts(found: object, told: str) -> None:
