@@ -180,7 +180,9 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
         yield
         state = _state(module)
         after = {name: tensor.detach() for name, tensor in state.items() if name in weights.arrays}
-    for name in state.keys() - known:
+    for name in sorted(state.keys() - known):
+        if isinstance(state[name], torch.nn.Parameter):
+            raise ValueError(f"the model made a new parameter {name!r}: make all of its layers in model()")
         raise ValueError(
             f"the model gave its buffer {name!r}, which had none, a value: register it with a value, or with"
             " persistent=False if it need not travel"

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from fedgsp.errors import TaskError
+
 logger = logging.getLogger(__name__)
 
 #: Values that nobody can change in place.
@@ -27,6 +29,7 @@ class Unsaved:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         saved = module.state_dict()
+        self._saved = frozenset(saved)
         found = {full: layer._buffers[name] for full, layer, name in _buffers(module) if full not in saved}
         #: Copies, by name; None for a buffer without a value.
         self.buffers = {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
@@ -45,7 +48,10 @@ class Unsaved:
             self.buffers[name] = buffer.to(device) if buffer is not None else None
 
     def reset(self) -> None:
-        """Gives the module the first values again, and no gradients: an evaluation may have left some."""
+        """Gives the module the first values again, and no gradients: an evaluation may have left some.
+
+        Raises TaskError if an earlier client has left further layers in it.
+        """
         self._module.zero_grad()
         for full, layer, name in _buffers(self._module):
             if full in self.buffers:
@@ -54,6 +60,10 @@ class Unsaved:
                     layer._buffers[name] = None if value is None else value.clone()
                 else:
                     buffer.data = value.clone()
+        for name in sorted(self._module.state_dict().keys() - self._saved):
+            raise TaskError(
+                f"the model has a tensor {name!r} that it did not have at first", "make all of its layers in model()"
+            )
         for attributes, name, value, path in self._attributes:
             now = attributes.get(name)
             attributes[name] = value

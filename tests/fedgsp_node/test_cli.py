@@ -84,7 +84,7 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
             "error: --threads is 0; give a whole number of at least",
         ),
         (["start", "--top-server", "h:1", "--threads", "3000000000"], "error: --threads is 3000000000; give a whole"),
-        (["start", "--top-server", "h:1", "--connect-timeout", "0.1"], "error: --connect-timeout is 0"),
+        (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
         (
             ["start", "--top-server", "h:1", "--hand-over", "x"],

@@ -333,6 +333,32 @@ def test_gradients_that_an_evaluation_leaves_do_not_reach_a_training() -> None:
     assert np.array_equal(trained[0].buffer, trained[1].buffer)
 
 
+class Deepening(nn.Module):
+    """It grows by a layer in training."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(inputs, 3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(self.layers) < 3:
+            self.layers.append(nn.Linear(x.shape[1], 3))
+        return torch.stack([layer(x) for layer in self.layers]).mean(0)
+
+
+def test_layers_that_a_training_adds_are_told_to_each_client() -> None:
+    clients = Clients(task_of(Deepening), None)
+    start = clients.initial_weights(3)
+    with pytest.raises(OrderError, match=r"made a new parameter 'layers\.1\.bias': make all of its layers in model"):
+        clients.train(0, start, SETTINGS, 1, Control())
+    for work in (
+        lambda: clients.train(1, start, SETTINGS, 1, Control()),
+        lambda: clients.evaluate(1, start, Control()),
+    ):
+        with pytest.raises(OrderError, match=r"has a tensor 'layers\.1\.bias' that it did not have at first"):
+            work()
+
+
 def test_a_tensor_that_changes_its_shape_is_told() -> None:
     clients = Clients(task_of(Growing), None)
     with pytest.raises(OrderError) as caught:
