@@ -2,12 +2,11 @@
 
 import asyncio
 import functools
-import itertools
 import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc.aio
 
@@ -59,9 +58,10 @@ MOST_UNREAD_BYTES, MOST_NAME = 64 << 20, 500
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 #: How often an upload is tried by one connection to a manager, and the pause between two tries in seconds.
 UPLOADS, AGAIN_AFTER_S = 3, 0.5
-#: How often an upload is tried in all. Some proxies end every connection after some minutes: that for orders, too, so
-#: that an upload which takes longer would begin anew by each next connection, and the run would wait for it for hours.
-MOST_UPLOADS = 5
+#: How often an upload may be cut off after `LONG_TRY_S` seconds or more, and how often in all. Some proxies end every
+#: connection after some minutes: that for orders, too, so that an upload which takes longer would begin anew by each
+#: next connection, and the run would wait for it for hours. What is cut off sooner may meet a better moment.
+MOST_LONG, LONG_TRY_S, MOST_UPLOADS = 5, 10.0, 25
 #: How long a manager may take to answer who it is, in seconds. It does so at once, unless it was frozen.
 ANSWER_TIMEOUT_S = 60.0
 #: Why a connection is given up whose other end does not know the key of this node.
@@ -308,22 +308,22 @@ class Attachment:
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
         """Uploads a model. If the connection is lost, the upload waits for the next one.
 
-        An upload that has stalled is tried again, too: perhaps this process or the receiver was frozen. After
-        `MOST_UPLOADS` it fails.
+        An upload that has stalled is tried again, too: perhaps this process or the receiver was frozen. It fails after
+        `MOST_LONG` tries that took long, and after `MOST_UPLOADS` in all.
         """
-        tries, connection, longest_s, loop = 0, self._connections, 0.0, asyncio.get_running_loop()
-        for number in itertools.count(1):
+        tries, connection, lasted, loop = 0, self._connections, list[float](), asyncio.get_running_loop()
+        while True:
             await self._connected.wait()  # else another process could have the manager's port by now
             begin = loop.time()
             try:
                 return await self._try_upload(model_id, weights, ticket, receiver)
             except WeightsError as error:
                 tries = tries + 1 if connection == self._connections else 1
-                longest_s = max(longest_s, loop.time() - begin)
+                lasted.append(loop.time() - begin)
                 if error.failure.code not in UPLOAD_AGAIN or tries == UPLOADS:
                     raise
-                if number == MOST_UPLOADS:
-                    raise _cut_off(model_id, longest_s, error.failure) from None
+                if len(lasted) == MOST_UPLOADS or sum(one >= LONG_TRY_S for one in lasted) == MOST_LONG:
+                    raise _cut_off(model_id, lasted, error.failure) from None
             connection = self._connections
             await asyncio.sleep(AGAIN_AFTER_S)
 
@@ -353,10 +353,10 @@ class Attachment:
             last_mark = mark
 
 
-def _cut_off(model_id: str, longest_s: float, last: Failure) -> WeightsError:
+def _cut_off(model_id: str, lasted: Sequence[float], last: Failure) -> WeightsError:
     return WeightsError(
         last.code,
-        f"model {model_id!r} was cut off {MOST_UPLOADS} times on its way, after {longest_s:.0f} s at most: perhaps a"
+        f"model {model_id!r} was cut off {len(lasted)} times on its way, after {max(lasted):.0f} s at most: perhaps a"
         f" proxy or a firewall limits how long a connection may last ({last.detail})",
     )
 

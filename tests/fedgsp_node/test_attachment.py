@@ -48,6 +48,7 @@ from group_manager.server import OrderServicer
 from tests.support.attached import ENDLESS, SETTINGS, manager, node, training
 from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER, OPEN
+from tests.support.clock import Clock
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
 
@@ -107,8 +108,9 @@ async def test_an_upload_that_stalls_is_tried_again_a_few_times(stalls: int, mon
         assert tried == ["end"] * min(stalls + 1, attachment.UPLOADS)
 
 
+@pytest.mark.parametrize(("seconds", "times"), [(2, 5), (0, 25)])
 async def test_an_upload_that_every_connection_cuts_off_is_given_up_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
+    seconds: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a proxy that ends all connections after some minutes, also those for orders."""
     tried: list[str] = []
@@ -116,17 +118,20 @@ async def test_an_upload_that_every_connection_cuts_off_is_given_up_with_the_rea
     async def cut_off(serving: attachment.Attachment, model_id: str, *_: object) -> None:
         tried.append(model_id)
         serving._connections += 1  # the next try has another connection for orders
+        clock.advance(seconds)
         raise WeightsError(FailureCode.UNREACHABLE, "UNAVAILABLE: Socket closed")
 
     monkeypatch.setattr(attachment.Attachment, "_try_upload", cut_off)
     monkeypatch.setattr(attachment, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(attachment, "LONG_TRY_S", 2.0)
     async with manager() as m, node(m, Blobs()) as n:
         n.store.put("end", n.clients.initial_weights(0))
+        clock = Clock()
         outcome = await m.result(m.send(SendUp("end")))
-    assert tried == ["end"] * attachment.MOST_UPLOADS
+    assert tried == ["end"] * times
     assert isinstance(outcome, Failure)
     assert outcome.code is FailureCode.UNREACHABLE
-    assert "was cut off 5 times on its way, after 0 s at most: perhaps a proxy" in outcome.detail
+    assert f"was cut off {times} times on its way, after {seconds} s at most: perhaps a proxy" in outcome.detail
     assert outcome.detail.endswith("(UNAVAILABLE: Socket closed)")
 
 
