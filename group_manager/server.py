@@ -29,7 +29,6 @@ from fedgsp.messages import (
     FailureCode,
     GroupEvent,
     GroupResult,
-    MemberSkipped,
     NodeReport,
     Order,
     Release,
@@ -257,10 +256,13 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._door.play(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
-        present, absent = await self._present(asked, events)
-        shelf = self._shelves.add()
+        missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
+        there = tuple(member for member in asked.members if member.node not in missing)
+        shelf, present = self._shelves.add(), dataclasses.replace(asked, members=there)
         group = Group(present, self._members, shelf, self._channels, self._me, self._issuer, events.put_nowait)
-        group.reports.reason = absent or group.reports.reason
+        for member in asked.members:
+            if member.node in missing:
+                group.reports.skipped(member, self._not_attached(member.node))
         self._groups.append(group)
         running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
@@ -295,23 +297,13 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._revoked.replace(request.enrolments)
         return enrolment_pb2.RevokeResponse()
 
-    async def _present(
-        self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]
-    ) -> tuple[RunGroupRequest, Failure | None]:
-        """The request without members on nodes that do not attach in time, and why the last of them is not there."""
-        absent: Failure | None = None
-        missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
-        for member in asked.members:
-            if member.node in missing:
-                detail = (
-                    f"node {member.node} had joined, and did not attach to {self._me.name} at {self._me.address} in"
-                    f" {ATTACH_TIMEOUT_S:.0f} s; if its log says that this address does not answer, its network lets"
-                    " it reach the top server, but not the ports of group managers (--manager-ports)"
-                )
-                absent = Failure(FailureCode.NODE_LOST, detail)
-                events.put_nowait(GroupEvent(MemberSkipped(member.client, absent)))
-        there = tuple(member for member in asked.members if member.node not in missing)
-        return dataclasses.replace(asked, members=there), absent
+    def _not_attached(self, node: str) -> Failure:
+        return Failure(
+            FailureCode.NODE_LOST,
+            f"node {node} had joined, and did not attach to {self._me.name} at {self._me.address} in"
+            f" {ATTACH_TIMEOUT_S:.0f} s; if its log says that this address does not answer, its network lets it reach"
+            " the top server, but not the ports of group managers (--manager-ports)",
+        )
 
 
 def _shown(issuer: Issuer | None, reader: Identity, name: str) -> Opening:
