@@ -22,8 +22,7 @@ from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
-from top_server.merging import MERGES, Merging
-from top_server.merging.forgotten import begin_watched
+from top_server.merging import MERGES, Merging, forgotten
 from top_server.models import Changes, Made
 from top_server.nodes.departures import RETURN_TIMEOUT_S
 from top_server.nodes.waiting import wait_for_round
@@ -51,8 +50,6 @@ logger = logging.getLogger(__name__)
 AGAIN_AFTER_S = 5.0
 #: The run ends after so many rounds in a row that trained nobody.
 MOST_IN_VAIN = 3
-#: The round in which a merge of a package is compared with one that has its saved state: it has kept something then.
-WATCHED = 2
 
 
 async def play(
@@ -238,10 +235,7 @@ async def begin_merging(context: RunContext, merging: Merging, number: int, evid
     models = context.models
     weights = {slot: models.weights(models[slot]) for slot in merging.reads(evidence)}
     part = MERGES[context.scheme.merge]
-    if part.package and number == WATCHED:
-        await change_models(context, lambda: begin_watched(part, merging, number, evidence, weights))
-    else:
-        await change_models(context, lambda: merging.begin(number, evidence, weights))
+    await change_models(context, lambda: forgotten.begin(part, merging, number, evidence, weights))
 
 
 async def merge(

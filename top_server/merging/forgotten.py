@@ -15,17 +15,21 @@ from top_server.models import Changes
 
 logger = logging.getLogger(__name__)
 
+#: The round in which a merge of a package is watched: it has kept something by then.
+WATCHED = 2
 _REMEDY = "return it from state() and take it in restore(), or make it a field by top_server.remembered"
 
 
-def begin_watched(
+def begin(
     part: Part, merging: Merging, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]
 ) -> Changes:
-    """Begins a round; warns if a new merge that has the saved state then differs from this one.
+    """Begins a round; in round `WATCHED`, warns if a new merge that has the saved state then differs from this one.
 
     Compared after `begin`, since a merge may keep what it likes until then. It takes a second copy of the saved
     tensors, which may be large: so only merges of packages are compared, and in one round.
     """
+    if not part.package or round_number != WATCHED:
+        return merging.begin(round_number, evidence, weights)
     saved, tensors = merging.state()
     document = json.loads(json.dumps(saved))
     kept = {name: np.array(tensor) for name, tensor in tensors.items()}

@@ -16,9 +16,8 @@ from fedgsp.parts import Part
 from fedgsp.weights import Weights
 from tests.support.scripted import model
 from top_server.evidence import Evidence
-from top_server.merging import MergeSettings
+from top_server.merging import MergeSettings, forgotten
 from top_server.merging.base import GroupModel, State
-from top_server.merging.forgotten import begin_watched
 from top_server.merging.one_model import OneModel
 from top_server.models import GLOBAL, Changes
 from top_server.remembered import remembered
@@ -92,7 +91,7 @@ def test_what_a_merge_keeps_and_does_not_save_is_named(
     merging.begin(1, Evidence(()), weights)
     merging.fold(1, GroupModel(0, (0,), frozenset({0}), 3, model(2.0), {}))
     merging.finish(1)
-    begin_watched(part, merging, 2, Evidence(()), weights)
+    forgotten.begin(part, merging, 2, Evidence(()), weights)
     assert len(caplog.messages) == len(told)
     for message, what in zip(caplog.messages, told, strict=True):
         assert message.startswith("merge mine of package parts 1 ")
