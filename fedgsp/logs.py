@@ -1,6 +1,5 @@
 """Log lines of a process, and the line that explains its exit code. Text from others cannot forge any of them."""
 
-import atexit
 import contextlib
 import json
 import logging
@@ -76,7 +75,6 @@ class _Handler(logging.StreamHandler[Any]):
         self._aside_to, self._process = self.stream, os.getpid()
         if (file := _may_block(self.stream)) is not None:
             self._aside = Printer(file, self.stream.encoding or "utf-8", tells=False)
-            atexit.register(self._aside.wait)
 
     @property
     def _printer(self) -> Printer | None:
@@ -102,7 +100,10 @@ class _Handler(logging.StreamHandler[Any]):
         return True
 
     def flush(self) -> None:
-        """Waits until the lines so far are written, some seconds at most if nobody reads them."""
+        """Waits until the lines so far are written, some seconds at most if nobody reads them.
+
+        `logging` calls this when the process ends.
+        """
         if (printer := self._printer) is not None:
             printer.wait()
         else:
