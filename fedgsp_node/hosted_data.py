@@ -113,8 +113,9 @@ def _load(task: Task, client: int) -> ClientData:
         **({VALIDATION: data.validation} if data.validation is not None else {}),
     }
     for name, part in parts.items():
-        is_data_set = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, _NO_DATA_SETS)
-        is_data_set = is_data_set and not hasattr(part, "iloc")  # a table of pandas has its columns by name
+        is_table = hasattr(part, "iloc")  # of pandas: it has columns by name, and no samples by number
+        has_samples = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not is_table
+        is_data_set = has_samples and not isinstance(part, _NO_DATA_SETS)
         if not isinstance(part, Split) and not is_data_set:
             raise TaskError(
                 f"{named}'s {name} is a {type(part).__name__}",

@@ -17,7 +17,6 @@ from fedgsp.settings.fields import values_of
 from fedgsp.task import Task, overrides
 from fedgsp_node.training.factored import large
 
-_USUAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 #: Makes an optimiser of trainable parameters and a step size.
 Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
 
@@ -95,9 +94,10 @@ def has_own(task: Task) -> bool:
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    parameters = inspect.signature(optimizer.step).parameters.values()
-    required = [one for one in parameters if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, _USUAL)]
-    return bool(required)
+    return any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        for one in inspect.signature(optimizer.step).parameters.values()
+    )
 
 
 def own(task: Task) -> Make:

@@ -1,7 +1,6 @@
 """What a node finds out about a task before the first round: mistakes, the model's features, the cost of training."""
 
 import contextlib
-import itertools
 import logging
 import re
 import warnings
@@ -156,13 +155,16 @@ def _loss(task: Task, outputs: Any, targets: Any) -> Any:
     return loss
 
 
-def _is_read_alike(samples: Samples, number: int) -> bool:
-    """Whether the first samples have the same values each time, if the global generators have the same state."""
-    read: list[list[torch.Tensor]] = []
-    for _ in range(2):
-        seed_generators(0, "rehearsal")
-        read.append(list(leaves(guarded(lambda: samples.take(slice(0, number)), "collate()"))))
-    return len(read[0]) == len(read[1]) and all(itertools.starmap(_is_alike, zip(*read, strict=True)))
+def _first(samples: Samples, number: int, name: str) -> tuple[Any, Any]:
+    """The first samples of a part, read while the global generators have the same state each time."""
+    seed_generators(0, "rehearsal")
+    return guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
+
+
+def _are_alike(some: Any, others: Any) -> bool:
+    """Whether two batches have the same values."""
+    one, other = list(leaves(some)), list(leaves(others))
+    return len(one) == len(other) and all(map(_is_alike, one, other))
 
 
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -195,8 +197,8 @@ def _rehearse(
     """What the task lacks on this part, and the names of its metrics."""
     samples = samples_of(part, task)
     number = min(_SAMPLES, len(samples))
-    some = guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
-    if not (isinstance(part, Split) or _is_read_alike(samples, number)):
+    some = _first(samples, number, name)
+    if not (isinstance(part, Split) or _are_alike(some, _first(samples, number, name))):
         logger.warning(
             "samples of a %s part differ each time they are read, so the results of a client depend on what this node"
             " did before: draw random numbers from global generators, which the node seeds, or in transform()",
