@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
@@ -73,17 +72,6 @@ def described(device: torch.device) -> tuple[str, int]:
         with contextlib.suppress(ValueError, OSError):
             return "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return str(device), 0
-
-
-@contextlib.contextmanager
-def random_kept(device: torch.device) -> Iterator[None]:
-    """Inside the context, random numbers are drawn as usual; afterwards the generators are what they were before."""
-    if device.type == "cpu":
-        with torch.random.fork_rng(devices=[]):
-            yield
-    else:
-        with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
-            yield
 
 
 def memory_full(error: BaseException, device: torch.device) -> str:

@@ -11,7 +11,7 @@ from fedgsp_node.clients import Clients
 from fedgsp_node.discriminators import Encoded
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.seeding import seed_for_data
+from fedgsp_node.seeding import seeded_for_data
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control, StoppedError
 
@@ -80,8 +80,8 @@ class Discriminating:
                 self.forget()
                 self._scale = scale
             part = self._clients.training_part(client)
-            seed_for_data(client)  # samples of a data set may be drawn
-            self._samples[client, scale] = self._clients.call(
-                lambda: discriminators.encoded(self._clients.task, part, control, scale)
-            )
+            with seeded_for_data(client):  # samples of a data set may be drawn
+                self._samples[client, scale] = self._clients.call(
+                    lambda: discriminators.encoded(self._clients.task, part, control, scale)
+                )
         return self._samples[client, scale]

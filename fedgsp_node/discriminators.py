@@ -20,7 +20,9 @@ from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
 from fedgsp.task import Part, Task
 from fedgsp.weights import Weights, check_finite, check_same_tensors
+from fedgsp_node.devices import CPU
 from fedgsp_node.samples import samples_of, targets_of
+from fedgsp_node.seeding import random_kept
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
 
@@ -108,7 +110,7 @@ def tensors(networks: int, outputs: int, features: int, labels: int, hidden: int
 
 def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) -> Weights:
     """A stack whose networks all have the same initial weights. The same seed gives the same bits on every node."""
-    with torch.random.fork_rng(devices=[]):
+    with random_kept(CPU):
         torch.manual_seed(derive(seed, "discriminator"))
         layers = {
             "features": torch.nn.Linear(features, HIDDEN, dtype=torch.float32),

@@ -16,7 +16,7 @@ from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp.words import with_name
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.samples import in_file
-from fedgsp_node.seeding import seed_for_data
+from fedgsp_node.seeding import seeded_for_data
 from fedgsp_node.tasks.attributes import names_in
 from fedgsp_node.users_code import guarded
 
@@ -103,8 +103,8 @@ def names_of(task: Task) -> dict[int, str]:
 
 def _load(task: Task, client: int) -> ClientData:
     named = f"client {with_name(client, names_of(task))}"
-    seed_for_data(client)
-    data = guarded(lambda: task.data(client), f"data({client})")
+    with seeded_for_data(client):
+        data = guarded(lambda: task.data(client), f"data({client})")
     if not isinstance(data, ClientData):
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
     parts = {

@@ -15,6 +15,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
+from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
@@ -22,7 +23,7 @@ from fedgsp_node.devices import CPU, moved
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import Samples, samples_of
-from fedgsp_node.seeding import seed_generators
+from fedgsp_node.seeding import seeded
 from fedgsp_node.training.evaluation import joined, on_cpu
 from fedgsp_node.training.factored import large
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
@@ -157,8 +158,8 @@ def _loss(task: Task, outputs: Any, targets: Any) -> Any:
 
 def _first(samples: Samples, number: int, name: str) -> tuple[Any, Any]:
     """The first samples of a part, read while the global generators have the same state each time."""
-    seed_generators(0, "rehearsal")
-    return guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
+    with seeded(derive(0, "rehearsal")):
+        return guarded(lambda: samples.take(slice(0, number)), f"collate() on samples of a {name} part")
 
 
 def _are_alike(some: Any, others: Any) -> bool:

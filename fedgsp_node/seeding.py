@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,9 @@ from fedgsp.seeds import derive
 
 #: Seed of what a task draws while it is made, or makes the data of a client. They must be equal on all nodes.
 _OF_TASKS = 0
+#: The generators belong to the process, and several nodes may live in one, for example in a test: each has a thread
+#: of its own. Who draws what must be equal on all nodes holds this lock; the others wait before they seed.
+_DRAWING = threading.RLock()
 
 
 def seed_generators(seed: int, purpose: str, *keys: int) -> None:
@@ -21,9 +25,12 @@ def seed_generators(seed: int, purpose: str, *keys: int) -> None:
     seed_all(derive(seed, purpose, *keys))
 
 
-def seed_for_data(client: int) -> None:
-    """Seeds all generators for a task that makes the data of a client: the same each time, and on every node."""
-    seed_generators(_OF_TASKS, "data", client)
+@contextlib.contextmanager
+def seeded_for_data(client: int) -> Iterator[None]:
+    """Inside the context, a task makes the data of a client: the generators begin with the same seed on every node."""
+    with _DRAWING:
+        seed_generators(_OF_TASKS, "data", client)
+        yield
 
 
 @contextlib.contextmanager
@@ -32,19 +39,37 @@ def seeded_for_task() -> Iterator[None]:
 
     Afterwards they are what they were before, for a notebook that makes its task to try it.
     """
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    seed_generators(_OF_TASKS, "task")
-    try:
+    with _DRAWING:
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        seed_generators(_OF_TASKS, "task")
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
+
+
+@contextlib.contextmanager
+def seeded(value: int) -> Iterator[None]:
+    """Inside the context, the generators begin with this seed, and no other thread seeds them."""
+    with _DRAWING:
+        seed_all(value)
         yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+
+
+@contextlib.contextmanager
+def random_kept(device: torch.device) -> Iterator[None]:
+    """Inside the context, random numbers are drawn as usual; afterwards the generators of torch are as before."""
+    kept = {"devices": []} if device.type == "cpu" else {"devices": [device.index or 0], "device_type": device.type}
+    with _DRAWING, torch.random.fork_rng(**kept):
+        yield
 
 
 def seed_all(value: int) -> None:
     """Seeds the global generators of torch, numpy and Python."""
-    # Without a device to seed, `torch.manual_seed` takes 200 times as long: it notes who called it, for a later error.
-    (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(value)
-    np.random.seed(value % 2**32)
-    random.seed(value)
+    with _DRAWING:
+        # Without a device to seed, `torch.manual_seed` takes 200 times as long: it notes who called it, for an error.
+        (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(value)
+        np.random.seed(value % 2**32)
+        random.seed(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Journal, Line
 from top_server.record.model_files import load
 from top_server.schemes import SCHEMES
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -59,6 +62,8 @@ async def play(
     def watch(event: Line) -> None:
         events.append(event)
         on_event(event)
+        if event["event"] == "node_refused":  # its own error is lost if the run ends without it
+            logger.warning("node=%s was refused: %s", event["node"], event["reason"])
         if event["event"] == "listening":
             listening.set_result(event["address"])
         if event["event"] == "round_finished":
