@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
-from fedgsp.files import check_only_name, parse_json, write_all
+from fedgsp.files import MOST_LINE, check_only_name, parse_json, write_all
 from fedgsp.locks import try_lock
 
 #: What stands in the place of the hash in the first line.
 BEGIN = "0" * 64
-#: Most bytes of a line. The largest one names all clients of a round.
-MOST_LINE = 1 << 26
 
 
 class BrokenError(Exception):

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgsp.chained import BEGIN, MOST_LINE, BrokenError, ChainedFile, Link, hash_of, links
+from fedgsp.chained import BEGIN, BrokenError, ChainedFile, Link, hash_of, links
 from fedgsp.errors import not_written
-from fedgsp.files import open_file, parse_json
+from fedgsp.files import MOST_LINE, open_file, parse_json
 
 #: A file of so many bytes is put aside before the next line. A start reads the newest file, in half a second a part.
 PART_BYTES = 16 << 20

@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 from collections import Counter
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,9 @@ from fedgsp.errors import not_written
 #: Most bytes of a file of settings, of a record or a document of a run, and of keys or
 #: certificates.
 MOST_OF_SETTINGS, MOST_OF_RECORD, MOST_OF_PEM = 1 << 22, 1 << 32, 1 << 20
+#: Most bytes of a line of a record. The largest one names all clients of a round.
+MOST_LINE = 1 << 26
+LONG_LINE = "a line is longer than any that is written"
 
 _NOT_REGULAR = "it is not a regular file"
 _TOO_DEEP = "it is nested too deeply"
@@ -163,6 +167,17 @@ def open_file(path: Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EINVAL, _NOT_REGULAR)
     return file
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file up to its last newline, read one by one; OSError for a line that is longer than any.
+
+    A last line without a newline is left out: its writer was interrupted, or is still writing.
+    """
+    while (line := file.readline(MOST_LINE)).endswith(b"\n"):
+        yield line
+    if len(line) == MOST_LINE:
+        raise OSError(errno.EFBIG, LONG_LINE)
 
 
 def parse_json(text: bytes | str, finite: bool = True) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgsp.errors import DataError, Refusal
-from fedgsp.files import parse_toml, read_text
+from fedgsp.files import MOST_OF_SETTINGS, parse_toml, read_text
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from top_server.findings import Findings, whole
@@ -47,7 +47,7 @@ def recorded(directory: RunDirectory) -> Recorded:
     except ValueError as error:
         raise DataError(f"{directory.history}: {visible(str(error))}", "restore the file") from None
     try:
-        text = read_text(directory.config)
+        text = read_text(directory.config, MOST_OF_SETTINGS)
         settings = parse_toml(text)
     except (OSError, ValueError) as error:
         raise DataError(f"{directory.config} cannot be read: {error}", "restore the file") from None

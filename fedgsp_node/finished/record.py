@@ -9,7 +9,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
-from fedgsp.files import check_regular, parse_json, read_file
+from fedgsp.files import check_regular, open_file, parse_json, whole_lines
 from fedgsp.run_ids import is_run
 from fedgsp.seeds import derive
 from fedgsp.settings.recorded import load_recorded
@@ -101,15 +101,17 @@ def read(path: Path) -> RunRecord:
     if not config.is_file() or not events.is_file():
         raise ConfigError(f"{path} holds no run", "give the directory of a run (the --run-dir of its top server)")
     try:
-        lines = list(_lines(events))
-        started = next((line for line in lines if line["event"] == "run_started"), None)
+        started, finished = None, False
+        for line in _lines(events):  # they may be millions
+            kind = line["event"]
+            started = line if started is None and kind == "run_started" else started
+            finished = finished or kind == "run_finished"
         if started is None:
             raise ConfigError(f"the run in {path} never began", "give the directory of another run")
         if not is_run(started["run"]):
             raise ValueError("the id of the run is none")
         recorded = started.get("constants")
         constants = None if recorded is None else {name: bytes.fromhex(one) for name, one in recorded.items()}
-        finished = any(line["event"] == "run_finished" for line in lines)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{events} is damaged ({type(error).__name__}: {error})", _RESTORE) from None
     models = tuple(_model(file) for file in sorted((path / "models").glob("*.safetensors")))
@@ -117,8 +119,8 @@ def read(path: Path) -> RunRecord:
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    for line in read_file(path).splitlines(keepends=True):
-        if line.endswith(b"\n"):  # the last line may be cut
+    with open_file(path) as file:
+        for line in whole_lines(file):
             yield parse_json(line)
 
 

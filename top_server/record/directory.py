@@ -16,7 +16,7 @@ from typing import IO
 
 from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written, remedy_of
-from fedgsp.files import in_place, put, read_file
+from fedgsp.files import MOST_OF_SETTINGS, in_place, open_file, put, read_file
 from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
@@ -31,6 +31,8 @@ DEFAULT_PARENT = Path("runs")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Access rights of users other than the owner.
 _OTHERS = 0o077
+#: Bytes of a log that are looked at.
+_MOST_OF_LOG = 1 << 20
 #: Events of a start at which no node was given work.
 _BEFORE_WORK = (
     *("listening", "waiting_for_nodes", "node_enrolled", "node_joined", "node_refused", "node_left"),
@@ -120,7 +122,7 @@ def _text(config: RunConfig) -> str:
 
 def digest_of_config(directory: RunDirectory) -> str:
     """The SHA-256 of config.toml, for the audit log; raises OSError."""
-    return hashlib.sha256(read_file(directory.config)).hexdigest()
+    return hashlib.sha256(read_file(directory.config, MOST_OF_SETTINGS)).hexdigest()
 
 
 def write_config(directory: RunDirectory, config: RunConfig, audit: Audit = NO_AUDIT) -> None:
@@ -201,8 +203,18 @@ def is_worth_keeping(directory: RunDirectory) -> bool:
     return (
         not _never_began(directory)
         or any(event.get("event") not in _BEFORE_WORK for event in lines_of(directory.events))
-        or any(len(log.read_bytes().splitlines()) > TAIL_LINES for log in directory.logs.glob("*.log"))
+        or any(_lines_more(log) for log in directory.logs.glob("*.log"))
     )
+
+
+def _lines_more(log: Path) -> bool:
+    """Whether a log has more lines than an error message quotes. An old directory may have anything of such a name."""
+    try:
+        with open_file(log) as file:
+            begin = file.read(_MOST_OF_LOG)
+    except OSError:
+        return False
+    return len(begin) == _MOST_OF_LOG or len(begin.splitlines()) > TAIL_LINES
 
 
 def remove(directory: RunDirectory, folder_too: bool) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.chained import MOST_LINE
 from fedgsp.errors import DataError
-from fedgsp.files import open_file, parse_json
+from fedgsp.files import MOST_LINE, open_file, parse_json
 
 
 def plain(value: Any) -> Any:

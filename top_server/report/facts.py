@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import DataError, reason_of
-from fedgsp.files import read_text
+from fedgsp.files import MOST_OF_SETTINGS, read_text
 from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
@@ -124,7 +124,7 @@ def restorable(story: Story) -> Iterator[None]:
 def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:
     config = load_recorded(directory.config)
     try:
-        text = read_text(directory.config)
+        text = read_text(directory.config, MOST_OF_SETTINGS)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{directory.config} cannot be read: {reason_of(error)}", "restore the file") from None
     events, rows = story.events, story.rows

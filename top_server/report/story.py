@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import DataError
-from fedgsp.files import open_file, parse_json
+from fedgsp.files import LONG_LINE, MOST_LINE, open_file, parse_json
 from top_server.pictures.shown import Rows
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Line
@@ -90,6 +90,8 @@ class Grown:
                         self.offset = begins[place + 1]
                         yield begins[place], found
                     self.offset = begins[-1]
+                    if len(rest) >= MOST_LINE:
+                        raise DataError(f"{self._path}, byte {self.offset}: {LONG_LINE}", "restore the file")
         except OSError as error:
             raise DataError(f"{self._path} cannot be read: {error.strerror}", "give the directory of a run") from None
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.addresses import check_address
-from fedgsp.chained import MOST_LINE
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
-from fedgsp.files import in_place, open_file, parse_json, parse_toml
+from fedgsp.files import in_place, open_file, parse_json, parse_toml, whole_lines
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.run_ids import is_run
@@ -245,8 +244,8 @@ def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
     """Cuts a file of JSON lines off before the first unwanted line."""
     kept = 0
     with open_file(path) as lines:
-        for line in iter(lambda: lines.readline(MOST_LINE), b""):
-            if not line.endswith(b"\n") or not wanted(parse_json(line)):
+        for line in whole_lines(lines):
+            if not wanted(parse_json(line)):
                 break
             kept += len(line)
     with open(path, "r+b", opener=in_place) as file:

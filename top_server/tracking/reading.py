@@ -8,7 +8,7 @@ from typing import Any
 
 import fedgsp
 from fedgsp.errors import DataError, reason_of
-from fedgsp.files import parse_json
+from fedgsp.files import open_file, parse_json, whole_lines
 from fedgsp.options import shortened
 from fedgsp.run_ids import is_run
 from fedgsp.settings.connections import CONNECTIONS
@@ -92,11 +92,9 @@ def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:
     """The events of these kinds from an offset on; the last line may still be written. Raises DataError."""
     wanted = re.compile(rb'"event": "(%s)"' % "|".join(sorted(kinds)).encode()).search
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
+            for line in whole_lines(file):
                 end = offset + len(line)
                 if wanted(line, 0, _HEAD):
                     event = parse_json(line)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from fedgsp.errors import DataError
-from fedgsp.files import open_file, parse_toml, read_text
+from fedgsp.files import MOST_OF_SETTINGS, open_file, parse_toml, read_text
 from fedgsp.scoring import metric_of, rated
 from fedgsp.times import stamp
 from fedgsp.visible import visible
@@ -102,7 +102,7 @@ def _changed(path: Path) -> float:
 def glance(name: str, directory: RunDirectory) -> Glance:
     """What the list says of a run; of a damaged one, that it is damaged."""
     try:
-        settings = parse_toml(read_text(directory.config))
+        settings = parse_toml(read_text(directory.config, MOST_OF_SETTINGS))
         events, rows = _last_lines(directory.events), _last_lines(directory.history)
         return _glance(name, directory, settings, events, rows)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
