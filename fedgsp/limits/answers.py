@@ -18,9 +18,10 @@ class Unreadable:
     why: str
 
 
-def stream(channel: grpc.aio.Channel, path: str, kind: type[Message]) -> Callable[..., Any]:
-    """The RPC at a path, from stream to stream; its answers are of a kind, or `Unreadable`."""
-    return channel.stream_stream(  # type: ignore[no-any-return]
+def stream(channel: grpc.aio.Channel, path: str, kind: type[Message], of_one: bool = False) -> Callable[..., Any]:
+    """The RPC at a path, from stream to stream, or `of_one` request; its answers are of a kind, or `Unreadable`."""
+    call = channel.unary_stream if of_one else channel.stream_stream
+    return call(  # type: ignore[no-any-return]
         path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reader(kind)
     )
 

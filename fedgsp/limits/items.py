@@ -84,6 +84,14 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "discrimination.newcomers": MOST_MEMBERS,
         "update_lengths": MOST_MEMBERS,
     },
+    # Received by the top server, which has called.
+    group_pb2.GroupEvent.DESCRIPTOR: {
+        "done.evaluated.metrics": 256,
+        "done.evaluated.denominators": 256,
+        "done.described.class_counts": MOST_CLASSES,
+        "done.discriminated.correct": MOST_CLASSES,
+        "done.certificate": 100_000,  # with those between it and the CA
+    },
     order_pb2.Release.DESCRIPTOR: {"model_ids": MOST_MEMBERS},
     enrolment_pb2.Revoked.DESCRIPTOR: {"enrolments": MOST_MEMBERS},
     enrolment_pb2.CertificateRequest.DESCRIPTOR: {"request": 4_000},

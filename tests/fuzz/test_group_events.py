@@ -60,8 +60,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 RUN_GROUP = path("GroupService", "RunGroup")
 REQUEST = RunGroupRequest(
-    *("run", 1, 0, "alone", (Member(4, "n0"), Member(5, "n1")), ModelRef("start"), "", RelayMode.AUTO),
-    *(False, None, 1.0, 40),
+    *("run", 1, 0, "alone", (Member(4, "n0", samples=10), Member(5, "n1", samples=10)), ModelRef("start"), ""),
+    *(RelayMode.AUTO, False, None, 1.0, 40),
     results=Results.COLLECTED,
 )
 WHY = Failure(FailureCode.STALLED, "so it is")

@@ -85,6 +85,8 @@ class GroupAudit:
             self._answered.append(done.client)
             return None
         member = self._members[done.client]
+        if isinstance(made, Trained) and made.samples > member.samples:
+            return self._refused(done, f"on {made.samples} samples, and it has {member.samples}")
         signs = bool(member.certificate_digest)
         if done.key is None:
             # A manager sends on what a node holds, or the node is one of a test. A training has an order.
@@ -131,6 +133,18 @@ class GroupAudit:
     def served(self, served: Served) -> None:
         """The manager gave a model to another process."""
         self._fetches.note(served.model_id, served.reader, served.proven or "unproven", served.bytes)
+
+    def too_many(self, result: GroupResult | Failure) -> Failure | None:
+        """The failure in place of a result that would count for more samples than the members have told."""
+        told = {member.client: member.samples for member in self._request.members}
+        for hop in self._request.finished:
+            if (member := hop.member) is not None:
+                told[member.client] = max(member.samples, told.get(member.client, 0))
+        most = sum(told.values())
+        if isinstance(result, Failure) or result.samples <= most:
+            return None
+        why = f"manager {self._manager} tells of {result.samples} samples of members that have {most}"
+        return Failure(FailureCode.BAD_RECEIPT, why)
 
     def ended(self, result: GroupResult | Failure) -> None:
         """The call has ended."""

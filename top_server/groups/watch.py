@@ -71,6 +71,9 @@ class GroupWatch:
         self._groups_of_one = groups_of_one or {}
         self._program = PROGRAMS[request.program]
         self._members = {member.client: member for member in request.members}
+        #: The clients of the group, present or not, and those whose models are its start.
+        self._clients = self._members.keys() | set(request.planned)
+        self._parts = {part.client for part in request.parts}
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.hops: list[FinishedHop] = list(trace.finished)
@@ -83,7 +86,7 @@ class GroupWatch:
         self.refused: Failure | None = None
 
     def __call__(self, event: GroupEvent) -> None:
-        """Notes one event; the manager tells them in order."""
+        """Notes one event; the manager tells them in order. What it says of clients of other groups does not count."""
         match event.kind:
             case MemberDone() as done if done.client in self._members:
                 if refused := self._audit.done(done):
@@ -95,7 +98,7 @@ class GroupWatch:
                 lost = isinstance(done.result, Evaluated) and done.result.afresh
                 if lost and self._progress.note_missing(done.client):
                     self._record_missing(done.client)
-            case MemberSkipped() as skipped:
+            case MemberSkipped() as skipped if skipped.client in self._clients:
                 self._audit.skipped(skipped)
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
@@ -111,7 +114,7 @@ class GroupWatch:
                         reason=str(skipped.failure),
                     )
                 )
-            case PartLost(client, failure):
+            case PartLost(client, failure) if client in self._parts:
                 self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
             case NetworksLeft(exchanges, left, networks):
                 plan = self._request.discrimination
@@ -120,7 +123,7 @@ class GroupWatch:
                 self._context.journal.record(Discriminators(**told))
             case Served() as served:
                 self._audit.served(served)
-            case Rerouted(client, reason):
+            case Rerouted(client, reason) if client in self._clients:
                 self._context.journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))
 
     async def all_taken(self) -> None:
@@ -129,7 +132,7 @@ class GroupWatch:
 
     def ended(self, result: GroupResult | Failure) -> GroupResult | Failure:
         """What counts as the result of the group."""
-        result = self.refused or result
+        result = self.refused or self._audit.too_many(result) or result
         self._audit.ended(result)
         return result
 

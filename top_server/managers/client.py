@@ -16,6 +16,7 @@ from fedgsp.access import QUESTION, shown
 from fedgsp.channels import describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager
+from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Failure,
@@ -33,7 +34,7 @@ from fedgsp.proofs import UnprovenError, prove
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.to_the_end import cancelled_elsewhere
-from fedgsp.v1 import group_pb2_grpc
+from fedgsp.v1 import group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.within import within
 
@@ -45,6 +46,8 @@ REVOKE_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 5.0
 #: How long it may take to show that it is one of the run, in seconds. It does so at once, unless it was frozen.
 PROOF_TIMEOUT_S = 60.0
+#: Events of a group for each of its clients, and of each exchange of networks, at most: a client has a few.
+MOST_EVENTS = 1000
 #: Why a call is given up whose server does not know the keys of the run.
 TAKEN = "another process has taken its port"
 #: Failures of a transfer that do not show that its model is bad.
@@ -58,6 +61,12 @@ class BrokenOff:
     reason: Failure
     #: Whether the manager itself is gone. If it is not, its other groups go on.
     lost: bool
+
+
+def most_events(request: RunGroupRequest) -> int:
+    """How many events a manager may tell of a group: each takes memory here, and some take a line of the record."""
+    exchanges = request.discrimination.exchanges if request.discrimination is not None else 0
+    return MOST_EVENTS * (1 + len(request.planned or request.members)) * (1 + exchanges)
 
 
 def or_reason(taken: Weights | Failure | BrokenOff) -> Weights | Failure:
@@ -91,22 +100,26 @@ class ManagerClient:
     ) -> GroupResult | Failure | BrokenOff:
         """Runs a group to its end; the manager watches its members and gives up by itself."""
         try:
-            stub = await self._stub()
+            channel = await self._dial()
         except PeerError as error:
             return self._broken_off(str(error), lost=True)
         question = secrets.token_hex(16)
-        call = stub.RunGroup(wire.encode(request), metadata=(*self._leading, (QUESTION, question)))
+        run = stream(channel, "/fedgsp.v1.GroupService/RunGroup", group_pb2.GroupEvent, of_one=True)
+        call, left = run(wire.encode(request), metadata=(*self._leading, (QUESTION, question))), most_events(request)
         try:
             with cancelled_elsewhere():  # if the manager is discarded, its channel is closed
                 messages = aiter(call)
                 if unproven := await self._unproven(call, messages, question):
                     return unproven
                 async for proto in messages:
-                    if proto is None:  # so gRPC says that it cannot be read
-                        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
+                    if isinstance(proto, Unreadable):
+                        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what {proto.why}")
                     event = wire.decode(GroupEvent, proto)
                     if isinstance(event.kind, GroupResult | Failure):
                         return event.kind
+                    if not left:
+                        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} tells of its group without end")
+                    left -= 1
                     on_event(event)
                 return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
             return self._broken_off("the connection was closed", lost=not await self.answers())
