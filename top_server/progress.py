@@ -20,6 +20,9 @@ def _plan_from_json(saved: Any) -> Plan | None:
     if saved is None:
         return None
     groups, idle = saved
+    named = [client for group in (*groups, idle) for client in group]
+    if not all(groups) or len(set(named)) != len(named):
+        raise ValueError("a group is empty, or a client is in two groups")
     return Plan(tuple(map(tuple, groups)), tuple(idle))
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any
 
+from top_server.typed import has_type, kinds_of
+
 
 def _unchanged(value: Any) -> Any:
     return value
@@ -41,7 +43,15 @@ def saved_of(part: Any) -> dict[str, Any]:
 
 
 def restore_of(part: Any, saved: Mapping[str, Any]) -> None:
-    """Gives a part what was saved of it; raises KeyError, TypeError or ValueError if a value is missing or damaged."""
+    """Gives a part what was saved of it; raises KeyError, TypeError or ValueError if a value is missing or damaged.
+
+    A value of another type than that of its field is damaged: it would end the run in some later round.
+    """
+    kinds = kinds_of(part.__class__)
     for one in fields(part):
         if "read" in one.metadata:
-            setattr(part, one.name, one.metadata["read"](saved[one.name.removeprefix("_")]))
+            name = one.name.removeprefix("_")
+            value = one.metadata["read"](saved[name])
+            if not has_type(value, kinds.get(one.name)):
+                raise TypeError(f"{name} has a value that it cannot have")
+            setattr(part, one.name, value)

@@ -68,6 +68,9 @@ class Histograms(Profile[NoOptions]):
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The same; states of older versions do not have the numbers of samples."""
         super().restore({"samples": {}, **saved})
+        of = {len(counts) for counts in self._known.values()}
+        if len(of) > 1 or not all(0 < sum(counts) <= MOST_SAMPLES for counts in self._known.values()):
+            raise ValueError(f"class histograms count nothing, too much, or {sorted(of)} classes")
 
     def _take(self, round_number: int, done: MemberDone) -> None:
         counts = done.result.class_counts if isinstance(done.result, Described) else ()

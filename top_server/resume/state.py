@@ -31,6 +31,7 @@ from top_server.record import model_files
 from top_server.record.directory import RunDirectory, make_state
 from top_server.record.room import waiting_for_room
 from top_server.run import RunContext
+from top_server.typed import has_type
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ def latest(directory: RunDirectory) -> Saved | None:
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
-            if any(type(client) is not int for hosted in document["nodes"].values() for client in hosted):
+            if not has_type(document["nodes"], dict[str, list[int]]):
                 raise TypeError("clients are no ids")
             for one in document["away"]:
                 Departed.from_json(one)

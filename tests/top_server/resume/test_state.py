@@ -333,3 +333,13 @@ async def test_a_disk_that_is_slow_is_named(
         monkeypatch.setattr(state, "SLOW_S", 0.0)
         await s.save(tmp_path, 2)
     assert ["the disk took 0 s for the state of the run" in one.getMessage() for one in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("known", [{"0": [1, -2]}, {"0": [0, 0]}, {"0": [1], "1": [1, 2]}, {"0": [1 << 50]}], ids=str)
+async def test_damaged_class_histograms_are_refused_before_the_next_round(
+    known: dict[str, list[int]], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, "none", "histograms") as stage:
+        stage.current.restore({"known": {"0": [1, 2], "1": [3, 4]}})
+        with pytest.raises((TypeError, ValueError)):
+            stage.current.restore({"known": known})
