@@ -26,8 +26,15 @@ COLUMNS = frozenset(_COLUMNS.split())
 LACKS = frozenset((ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT))
 #: Most metrics of a client that are read, and most declarations.
 MOST_METRICS = 256
+#: The largest figure that counts, of either sign. Larger ones overflow where figures are added, squared or drawn.
+MOST_FIGURE = 1e100
 
 Floats: TypeAlias = NDArray[np.float64]
+
+
+def is_figure(value: float) -> bool:
+    """Whether a number that a client tells can count: NaN, infinity and larger numbers than any figure do not."""
+    return abs(value) <= MOST_FIGURE
 
 
 class Figure(NamedTuple):
@@ -40,7 +47,7 @@ class Figure(NamedTuple):
     @property
     def is_finite(self) -> bool:
         """Whether it can be combined with those of other clients."""
-        return math.isfinite(self.value) and math.isfinite(self.denominator)
+        return is_figure(self.value) and is_figure(self.denominator)
 
 
 class Way(NamedTuple):
@@ -87,14 +94,16 @@ class Scoring:
         values, denominators, samples = np.array(known, np.float64).T
         with np.errstate(all="ignore"):
             found = float(WAYS[self.combine.get(metric, SAMPLES)].of(values, denominators, samples))
-        return found if math.isfinite(found) else None
+        return found if is_figure(found) else None
 
     def score_of(self, figures: Iterable[Figure]) -> float | None:
         """The score of figures of several clients, of the metric behind it; larger is better."""
         return rated(self.score, self.combined(metric_of(self.score), figures))
 
     def own(self, metric: str, figure: Figure) -> float:
-        """The metric of one client as people read it; NaN for a ratio whose denominator is 0."""
+        """The metric of one client as people read it; NaN for a ratio whose denominator is 0, and for no figure."""
+        if not figure.is_finite:
+            return math.nan
         if not WAYS[self.combine.get(metric, SAMPLES)].ratio:
             return figure.value
         return figure.value / figure.denominator if figure.denominator else math.nan
@@ -130,7 +139,7 @@ def loss_of(answers: Iterable[Answer]) -> float | None:
 
     Clients whose loss is NaN or infinite are left out, with their samples.
     """
-    counted = [one for one in answers if math.isfinite(one.loss_sum)]
+    counted = [one for one in answers if is_figure(one.loss_sum)]
     samples = sum(one.samples for one in counted)
     return sum(one.loss_sum for one in counted) / samples if samples else None
 
@@ -157,6 +166,6 @@ def rated(score: str, value: float | None) -> float | None:
 
     None if there is no such value, or if it is not finite.
     """
-    if value is None or not math.isfinite(value):
+    if value is None or not is_figure(value):
         return None
     return value if larger_is_better(score) else -value

@@ -31,6 +31,8 @@ from group_manager.deadline import UNKNOWN, Need
 
 #: Bytes that an order can have moved; sums of such numbers fit a message.
 MOST_BYTES = 1 << 56
+#: Seconds that a training can have taken, some 30 years.
+MOST_SECONDS = 1e9
 #: Local steps (FedNova) that a node may report: so many for each step of the order, momentum of 0.9 gives ten; and at
 #: least one in so many, because the fewer they are, the further its update is carried.
 STEPS_FACTOR = 16
@@ -75,6 +77,8 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
     if needed.samples and (isinstance(work, Train) or on_training_part):
         why = f"it says that it has {samples} training samples, and said {needed.samples} when it joined"
         flaws.append((samples != needed.samples, why))
+    if isinstance(result, Trained):
+        flaws.append((not 0 <= result.seconds <= MOST_SECONDS, f"it says that it trained for {result.seconds:g} s"))
     if isinstance(result, Trained) and isinstance(work, Train) and needed != UNKNOWN:
         few, many = 1 / STEPS_FACTOR, STEPS_FACTOR * needed.least
         # 0: the training has no such number.

@@ -1,12 +1,22 @@
 """The accuracy, loss and metrics of the models on the clients' own test or validation parts."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Evaluated, HostedClient
-from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, accuracy_of, loss_of, metric_of, rated
+from fedgsp.scoring import (
+    ACCURACY,
+    LOSS,
+    MOST_METRICS,
+    Figure,
+    Scoring,
+    accuracy_of,
+    is_figure,
+    loss_of,
+    metric_of,
+    rated,
+)
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
@@ -16,7 +26,7 @@ from top_server.record.events.rounds import MetricLeftOut, NotEvaluated, NotVali
 from top_server.run import RunContext
 
 #: Why the figure of a client does not count.
-NOT_FINITE = "it is not a finite number"
+NOT_FINITE = "it is not a finite number, or one that no figure can be"
 NOT_REPORTED = "the client did not report it"
 #: Stands for all metrics of a client whose metrics() failed, if none of them rates the models.
 METRICS = "metrics()"
@@ -131,7 +141,7 @@ class Evaluation:
             name: {client: NOT_FINITE for client, one in self._figures(name).items() if not one.is_finite}
             for name in self._names
         }
-        found[LOSS] = {client: NOT_FINITE for client, one in self.of.items() if not math.isfinite(one.loss_sum)}
+        found[LOSS] = {client: NOT_FINITE for client, one in self.of.items() if not is_figure(one.loss_sum)}
         failed = {c: f"metrics() failed: {why.detail}" for c, one in self.of.items() if (why := one.metrics_failed)}
         metric = metric_of(self.scoring.score)
         if metric not in (ACCURACY, LOSS):

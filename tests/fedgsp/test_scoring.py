@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp.scoring import SAMPLES, WAYS, Figure, Scoring, larger_is_better, metric_of, rated
+from fedgsp.scoring import MOST_FIGURE, SAMPLES, WAYS, Figure, Scoring, larger_is_better, metric_of, rated
 
 ERRORS = st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), min_size=1, max_size=6)
 
@@ -87,3 +87,13 @@ def test_a_larger_score_is_better_whichever_way_its_figure_runs() -> None:
     assert rated("-mae", None) is rated("-loss", math.nan) is None
     assert (metric_of("-mae"), metric_of("f1")) == ("mae", "f1")
     assert (larger_is_better("-mae"), larger_is_better("f1")) == (False, True)
+
+
+@pytest.mark.parametrize("large", [1.7e308, -1.7e308, 2 * MOST_FIGURE])
+def test_a_number_that_would_overflow_elsewhere_counts_as_little_as_infinity(large: float) -> None:
+    """One client could spoil with it each sum, and each drawing, of the figures of all."""
+    own = [Figure(0.5, 0.0, 3), Figure(large, 0.0, 3)]
+    assert combined(SAMPLES, own) == 0.5
+    assert combined(SAMPLES, own[1:]) is None
+    assert math.isnan(Scoring().own("it", own[1]))
+    assert rated("-it", large) is None

@@ -130,3 +130,10 @@ def test_training_accuracies_that_cannot_be_are_refused(told: float) -> None:
     work = Train(None, "m", None, measure_accuracy=True)
     assert "its training accuracy" in flaw(work, Trained(REF, train_accuracy=told))
     assert not flaw(work, Trained(REF, train_accuracy=0.1))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1.7e308, float("inf"), float("nan")])
+def test_a_training_takes_a_possible_time(seconds: float) -> None:
+    """Sums of these times, and drawings, would be no numbers."""
+    assert "it says that it trained for" in flaw(Train(None, "m", None), Trained(REF, seconds=seconds))
+    assert not flaw(Train(None, "m", None), Trained(REF, seconds=3600.0))

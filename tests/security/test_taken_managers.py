@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +99,14 @@ def test_a_group_counts_for_no_more_samples_than_its_members_have() -> None:
     refused = top.watch.ended(result)
     assert isinstance(refused, Failure)
     assert refused.detail == "manager m0 tells of a result of client 5 on 8 samples, and it has 7"
+
+
+@pytest.mark.parametrize("loss", [1.7e308, -1.7e308, float("inf")])
+def test_no_loss_of_one_member_makes_the_record_one_that_cannot_be_drawn(loss: float) -> None:
+    top = Top()
+    top.hear(MemberDone(5, 1, Trained(ModelRef("m2"), 7, loss, 0.1)))
+    (told,) = top.recorder.of_kind("hop_finished")
+    assert math.isnan(told["loss"])
 
 
 @pytest.mark.parametrize("kind", [NetworksLeft(1, 2, 3), Rerouted(4, "so it is"), MemberSkipped(4, WRONG)])

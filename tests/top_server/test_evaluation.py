@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import pytest
 
@@ -161,3 +162,11 @@ async def test_figures_of_validation_data_that_do_not_count_are_named_as_such(
             for part in (TEST, VALIDATION):
                 await evaluate(play.context, play.progress, play.merging, number, part)
         assert [event["metric"] for event in play.journal.of_kind("metric_left_out")] == ["mae", "validation mae"]
+
+
+@pytest.mark.parametrize("large", [1.7e308, -1.7e308, math.inf])
+def test_one_client_cannot_make_the_loss_of_all_too_large_to_be_drawn(large: float) -> None:
+    found = Evaluation({**TWO, 7: Evaluated(1, 2, large, judged=2, metrics={"auc": large})})
+    assert found.overall["loss"] == pytest.approx(8 / 16)
+    assert found.combined["auc"] == pytest.approx(0.9)
+    assert found.left_out == {"auc": {7: NOT_FINITE}, "loss": {7: NOT_FINITE}}

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.programs import PROGRAMS
+from fedgsp.scoring import is_figure
 from fedgsp.weights import Weights
 from top_server.groups.receipts import GroupAudit
 from top_server.groups.taking import noted, take_model
@@ -190,7 +192,7 @@ class GroupWatch:
                 position=0 if alone else done.position,
                 members=1 if alone else len(self._request.planned),
                 client=done.client,
-                loss=trained.loss,
+                loss=trained.loss if is_figure(trained.loss) else math.nan,  # null in the record
                 seconds=trained.seconds,
                 turn=done.turn_s if self._program.chained else ABSENT,
                 samples=trained.samples,

@@ -346,6 +346,7 @@ def test_a_terminal_without_unicode_is_served() -> None:
 def test_a_sparkline_spans_its_values_and_fits() -> None:
     assert sparkline([0.0, 1.0, 0.5], 10) == "▁█▅"
     assert sparkline([0.3, 0.3], 10) == "▁▁"
+    assert sparkline([-1.7e308, 0.0, 1.7e308], 10) == "▁▅█"
     assert len(sparkline([float(i) for i in range(100)], 30)) == 30
 
 
