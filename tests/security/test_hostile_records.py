@@ -12,6 +12,7 @@ from fedgsp.errors import DataError, UserError
 from fedgsp.files import MOST_LINE, MOST_OF_SETTINGS
 from fedgsp_node.finished import record as of_node
 from tests.top_server.tracking.records import finished, record
+from top_server.pictures.shown import shown
 from top_server.record.directory import RunDirectory, digest_of_config, is_worth_keeping
 from top_server.record.history import read_lines
 from top_server.recorded import recorded
@@ -77,3 +78,11 @@ def test_a_pipe_in_place_of_a_log_holds_up_no_end(tmp_path: Path) -> None:
     assert not is_worth_keeping(directory)
     (directory.logs / "node-2.log").write_text("line\n" * 6)
     assert is_worth_keeping(directory)
+
+
+@pytest.mark.parametrize("row", ['"loss": 1.7e308', '"metrics": {"auc": -1e200}', '"score_per_client": {"1": 1e999}'])
+def test_a_figure_that_cannot_be_drawn_is_a_fault_of_the_record(row: str, tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    directory.history.write_text(f'{{"round": 1, "accuracy": 0.5, {row}}}\n')
+    with pytest.raises(DataError, match=r"history\.jsonl, line 1: "):
+        shown(directory.path)

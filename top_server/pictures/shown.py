@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, UserError
-from fedgsp.scoring import LOSS, metric_of
+from fedgsp.scoring import LOSS, is_figure, metric_of
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.words import share
 from top_server.baseline import local_run
@@ -36,7 +36,7 @@ _MOST_METRICS = 8
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or type(value) in (int, float)
+    return value is None or (type(value) in (int, float) and is_figure(value))
 
 
 def _is_round(value: Any) -> bool:
