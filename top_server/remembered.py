@@ -6,6 +6,9 @@ from typing import Any
 
 from top_server.typed import has_type, kinds_of
 
+#: The modules of this package.
+_OWN = f"{__name__.partition('.')[0]}."
+
 
 def _unchanged(value: Any) -> Any:
     return value
@@ -45,9 +48,10 @@ def saved_of(part: Any) -> dict[str, Any]:
 def restore_of(part: Any, saved: Mapping[str, Any]) -> None:
     """Gives a part what was saved of it; raises KeyError, TypeError or ValueError if a value is missing or damaged.
 
-    A value of another type than that of its field is damaged: it would end the run in some later round.
+    A value of another type than that of its field is damaged: it would end the run in some later round. The parts of
+    other packages are not held to their annotations, which may be loose.
     """
-    kinds = kinds_of(part.__class__)
+    kinds = kinds_of(part.__class__) if part.__class__.__module__.startswith(_OWN) else {}
     for one in fields(part):
         if "read" in one.metadata:
             name = one.name.removeprefix("_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from top_server.grouping import Plan
 from top_server.profiles.distance_file import Distance
 from top_server.progress import Progress
+from top_server.remembered import kept, restore_of, saved_of
 from top_server.typed import MOST, has_type, kinds_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ class Foreign:
     """A class of another package."""
 
     number: Decimal
+
+
+@dataclass
+class Loose:
+    """A part whose author did not check types."""
+
+    best: int = kept(int, lambda best: best, lambda best: best)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +65,14 @@ def test_values_of_a_type(kind: Any, right: list[Any], wrong: list[Any]) -> None
         assert has_type(value, kind)
     for value in wrong:
         assert not has_type(value, kind)
+
+
+def test_a_part_of_another_package_is_not_held_to_its_annotations() -> None:
+    loose = Loose()
+    loose.best = _TEXT
+    restored = Loose()
+    restore_of(restored, json.loads(json.dumps(saved_of(loose))))
+    assert restored.best == _TEXT
 
 
 def test_types_that_only_a_type_checker_finds_are_not_checked() -> None:
