@@ -357,7 +357,9 @@ class Clients:
         def called() -> T:
             self._unsaved.reset()
             with bound(self._module, weights):
-                return call()
+                found = call()
+            self._unsaved.check_trained()
+            return found
 
         try:
             result = self.call(called)

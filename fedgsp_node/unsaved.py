@@ -1,19 +1,11 @@
 """What a model holds beside its state: each client finds it as the task's model() made it."""
 
-import logging
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from fedgsp.errors import TaskError
-
-logger = logging.getLogger(__name__)
-
-#: Values that nobody can change in place.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-#: Attributes that torch gives each layer, and sets itself.
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
+from fedgsp_node.first_values import FirstValues
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -24,7 +16,7 @@ def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
 
 
 class Unsaved:
-    """The buffers that state_dict() does not include, and the attributes of layers that are plain values."""
+    """Buffers that state_dict() does not include, attributes of layers, and which parameters are trained."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -33,14 +25,9 @@ class Unsaved:
         found = {full: layer._buffers[name] for full, layer, name in _buffers(module) if full not in saved}
         #: Copies, by name; None for a buffer without a value.
         self.buffers = {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
-        # A counter of steps, or a hidden state that begins as None: the next client would go on from there.
-        self._attributes: list[tuple[dict[str, Any], str, Any, str]] = [
-            (vars(layer), name, value, path)
-            for path, layer in module.named_modules()
-            for name, value in vars(layer).items()
-            if type(value) in _PLAIN and name not in _OF_TORCH
-        ]
-        self._told = False
+        self._attributes = FirstValues(module)
+        # A model may freeze parts of itself after some steps.
+        self._trained = [(name, one, one.requires_grad) for name, one in module.named_parameters()]
 
     def to(self, device: torch.device) -> None:
         """Moves the copies to the device of the module."""
@@ -64,17 +51,15 @@ class Unsaved:
             raise TaskError(
                 f"the model has a tensor {name!r} that it did not have at first", "make all of its layers in model()"
             )
-        for attributes, name, value, path in self._attributes:
-            now = attributes.get(name)
-            attributes[name] = value
-            # From None, attributes become what layers keep for speed.
-            if not self._told and value is not None and type(now) in _PLAIN and now != value:
-                self._told = True
-                logger.warning(
-                    "the model changed the attribute %r of its layer %r from %r to %r; each client finds the first"
-                    " value again: what training is to change has to be a parameter or a persistent buffer",
-                    name,
-                    path,
-                    value,
-                    now,
+        for _, parameter, trained in self._trained:
+            parameter.requires_grad_(trained)
+        self._attributes.reset()
+
+    def check_trained(self) -> None:
+        """Raises ValueError if the model trains a parameter that model() returned frozen, so that it stays here."""
+        for name, parameter, trained in self._trained:
+            if parameter.requires_grad and not trained:
+                raise ValueError(
+                    f"the model began to train its tensor {name!r}, which model() returned with requires_grad=False:"
+                    " return it trainable, and freeze it in forward() as long as it is not to be trained"
                 )

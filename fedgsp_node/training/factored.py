@@ -23,6 +23,11 @@ def large(parameter: torch.Tensor) -> bool:
     return parameter.numel() >= LARGE
 
 
+def still_trained(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """Those that have gradients: a model may freeze parameters as it computes."""
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
 class Factors:
     """Collects the factors of large layers during backward passes that `backward` starts, and during no other pass."""
 
@@ -41,7 +46,7 @@ class Factors:
         hook = loss.register_hook(begin) if loss.requires_grad else contextlib.nullcontext()
         try:
             with hook:
-                torch.autograd.backward(loss, inputs=parameters)
+                torch.autograd.backward(loss, inputs=still_trained(parameters))
         finally:
             self._under_way = None
 
@@ -108,7 +113,7 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
 
 def _forward(own: nn.Parameter, factors: Factors) -> Any:
     def forward(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        if layer.weight is not own or _unusual(own.device):
+        if layer.weight is not own or not own.requires_grad or _unusual(own.device):
             return nn.Linear.forward(layer, x)
         result: torch.Tensor = _Linear.apply(x, own, layer.bias, factors)  # type: ignore[no-untyped-call]
         return result

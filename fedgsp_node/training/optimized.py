@@ -11,7 +11,7 @@ from fedgsp.memory import room
 from fedgsp_node.devices import CPU
 from fedgsp_node.optimizer_state import States
 from fedgsp_node.training.base import Batch, LocalWork
-from fedgsp_node.training.factored import large
+from fedgsp_node.training.factored import large, still_trained
 from fedgsp_node.training.stepping import Steps
 
 #: Factor on the loss in float16, at first; it is halved, and a step is left out, when a gradient is infinite.
@@ -90,7 +90,7 @@ class OptimizedSteps(Steps):
             whole = loss if penalty is None else loss + penalty(outputs)
         if self._accumulate > 1:
             whole = whole * (batch.samples / self._unit)
-        torch.autograd.backward(self._scaler.scale(whole), inputs=self.parameters)
+        torch.autograd.backward(self._scaler.scale(whole), inputs=still_trained(self.parameters))
         self._waiting, self._samples = self._waiting + 1, self._samples + batch.samples
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
         if self._waiting == self._accumulate:

@@ -305,7 +305,7 @@ def test_plain_attributes_do_not_pass_from_client_to_client(caplog: pytest.LogCa
     assert np.array_equal(trained[0].buffer, trained[1].buffer)
     evaluated = [clients.evaluate(0, start, Control()) for clients in (busy, fresh)]
     assert evaluated[0] == evaluated[1]
-    told = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.unsaved"]
+    told = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.first_values"]
     assert len(told) == 2  # by each of the two, once
     assert "changed the attribute 'calls' of its layer '' from 0 to " in told[0]
 
