@@ -22,11 +22,12 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
+from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
 from fedgsp.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
-from fedgsp_node.constants import Constants
+from fedgsp_node.constants import CHANGED, Constants
 from fedgsp_node.declared import Declared
 from fedgsp_node.determinism import where_possible
 from fedgsp_node.devices import CPU
@@ -158,7 +159,11 @@ class Clients:
         # Its own tensors, and not copies as in `initial_weights`: every node of a machine may do this at once.
         made = self.call(lambda: model_of(self.task, 0, self._extension.extend))
         with swapped(self._module, values_anew(made, self._module, self.tensors, self.device)):
+            self._unsaved.reset()
             found = rehearse(self._module, self.task, data, self.device)
+            self._unsaved.reset()
+        name = self._constants_as_made(trains=True)
+        require(name is None, CHANGED[0].format(name), CHANGED[1])
         if client is None:
             self.declared = found
 
@@ -367,14 +372,7 @@ class Clients:
             self._constants_as_made(trains)
             raise
         if (name := self._constants_as_made(trains)) is not None:
-            raise OrderError(
-                Failure(
-                    FailureCode.TASK_RAISED,
-                    f"the model changed its tensor {name!r}, which does not travel: register it as a buffer that"
-                    " `constant` does not name, or, if a layer such as batch norm changes it, put that layer into"
-                    " evaluation mode (in the model's train())",
-                )
-            )
+            raise OrderError(Failure(FailureCode.TASK_RAISED, ": ".join(CHANGED).format(name)))
         return result
 
     def _constants_as_made(self, trains: bool) -> str | None:

@@ -7,6 +7,14 @@ import torch
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp_node.torch_weights import constants, digest, dtype_name
 
+#: What to tell of a constant that has changed, by its name.
+CHANGED = (
+    "the model changed its tensor {!r}, which does not travel",
+    "leave it its requires_grad, and compute with it under torch.no_grad(), or register it as a buffer that `constant`"
+    " does not name; if a layer such as batch norm changes it, put that layer into evaluation mode (in the model's"
+    " train())",
+)
+
 
 class Constants:
     """The constants of a module, which all clients of the node share."""

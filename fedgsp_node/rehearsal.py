@@ -20,12 +20,14 @@ from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
+from fedgsp_node.graph import parameters_behind
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import Samples, samples_of
 from fedgsp_node.seeding import seeded
 from fedgsp_node.training.evaluation import joined, on_cpu
 from fedgsp_node.training.factored import large
+from fedgsp_node.training.steps import normalises
 from fedgsp_node.users_code import batch_of, guarded, histogram, judged, numbers, where
 
 logger = logging.getLogger(__name__)
@@ -96,9 +98,9 @@ def _shown(found: Any) -> str:
 def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.device = CPU) -> Declared:
     """Calls the model and the task's methods with a few samples of each part; returns what the task declares.
 
-    Raises TaskError if a call fails. The model is in evaluation mode; a backward pass is tried on the CPU alone.
+    Raises TaskError if a call fails. On training samples the model is in training mode first, and goes back, too: then
+    many models return something else. It may change what it keeps.
     """
-    module.eval()
     named = {"training": data.train, "test": data.test, "validation": data.validation}
     parts = {name: part for name, part in named.items() if part is not None and len(part)}
     seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
@@ -205,11 +207,40 @@ def _rehearse(
             " did before: draw random numbers from global generators, which the node seeds, or in transform()",
             name,
         )
+    one_output = True
     if name == "training":
         some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
+        module.train()
+        if number > 1 or not normalises(module):  # batch norm takes no mean over one sample; other clients may train
+            one_output = isinstance(_learn(module, task, moved(some, device)), torch.Tensor)
     x, y = moved(some, device)
-    learned_from = guarded(lambda: module(mapped(torch.clone, x)), f"model() on samples of a {name} part")
-    loss: Any = guarded(lambda: _loss(task, learned_from, y), f"loss() on samples of a {name} part")
+    module.eval()
+    with torch.no_grad():
+        outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")
+        _check_outputs(task, outputs, y)
+        right = guarded(lambda: judged(task.correct(outputs, y), y, number), "correct()")
+        known = mapped(torch.clone, y)
+        guarded(lambda: float(_loss(task, outputs, y)), f"loss() without gradients on samples of a {name} part")
+        metrics: Iterable[str] = ()
+        if overrides(task, "metrics"):
+            together = joined([mapped(on_cpu, (outputs, known))], [number])
+            metrics, _ = guarded(lambda: numbers(task.metrics(*together), task.combine), "metrics()")
+    lacks = {
+        ACCURACY: right is None,
+        CLASS_LABELS: not (isinstance(y, torch.Tensor) and y.ndim == 1 and not y.is_floating_point())
+        or task.num_classes < 2,
+        ONE_OUTPUT: not (one_output and isinstance(outputs, torch.Tensor)),
+    }
+    return {what for what, lacking in lacks.items() if lacking}, metrics
+
+
+def _learn(module: nn.Module, task: Task, batch: tuple[Any, Any]) -> Any:
+    """Goes through a batch as a training does, without a step; returns what the model returns there."""
+    x, y = mapped(torch.clone, batch)
+    own = {id(parameter) for parameter in module.parameters()}
+    with seeded(derive(0, "rehearsal")):
+        outputs = guarded(lambda: module(x), "model() on samples of a training part")
+        loss: Any = guarded(lambda: _loss(task, outputs, y), "loss() on samples of a training part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of {_shown(loss)}" if isinstance(loss, torch.Tensor) else _shown(loss)
         raise TaskError(
@@ -220,22 +251,13 @@ def _rehearse(
         "the task's loss() returned a tensor without a gradient",
         "compute the loss from `outputs`",
     )
-    if name == "training" and device == CPU:  # on a GPU, recurrent layers cannot do this in evaluation mode
-        guarded(lambda: _go_back(module, loss), "backward pass of loss()")
-    with torch.no_grad():
-        outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")
-        _check_outputs(task, outputs, y)
-        right = guarded(lambda: judged(task.correct(outputs, y), y, number), "correct()")
-        known = mapped(torch.clone, y)
-        guarded(lambda: float(task.loss(outputs, y)), f"loss() without gradients on samples of a {name} part")
-        metrics: Iterable[str] = ()
-        if overrides(task, "metrics"):
-            together = joined([mapped(on_cpu, (outputs, known))], [number])
-            metrics, _ = guarded(lambda: numbers(task.metrics(*together), task.combine), "metrics()")
-    lacks = {
-        ACCURACY: right is None,
-        CLASS_LABELS: not (isinstance(y, torch.Tensor) and y.ndim == 1 and not y.is_floating_point())
-        or task.num_classes < 2,
-        ONE_OUTPUT: not isinstance(outputs, torch.Tensor),
-    }
-    return {what for what, lacking in lacks.items() if lacking}, metrics
+    if strange := [one for one in parameters_behind(loss) if id(one) not in own]:
+        logger.warning(
+            "the loss depends on %d parameters that are none of the model's, such as one of shape %s: they are not"
+            " trained, and do not travel. Keep layers in an nn.ModuleList or nn.ModuleDict, and not in a list or dict;"
+            " put what a loss learns into the model; give what is not to learn requires_grad=False",
+            len(strange),
+            tuple(strange[0].shape),
+        )
+    guarded(lambda: _go_back(module, loss), "backward pass of loss()")
+    return outputs

@@ -30,10 +30,10 @@ class FaultyDigits(Digits):
 
 
 class _Watch(torch.nn.Module):
-    """Lets images pass, but not those of a client that is to fail."""
+    """Lets images pass, but not those of a client that is to fail; a node that tries two of them may start."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and bool((x[:, 0, 0, 0] == RAISES).any()):
+        if self.training and len(x) > 2 and bool((x[:, 0, 0, 0] == RAISES).any()):
             raise RuntimeError("the scanner is offline")
         if self.training and bool((x[:, 0, 0, 0] == DIVERGES).any()):
             return x * float("inf")
