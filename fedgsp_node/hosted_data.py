@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedgsp.errors import TaskError
-from fedgsp.messages import HostedClient
+from fedgsp.messages import MOST_CLIENTS_OF_NODE, HostedClient
 from fedgsp.require import require
 from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp.words import with_name
@@ -24,8 +24,8 @@ from fedgsp_node.users_code import guarded
 TRAIN, TEST, VALIDATION = "train", "test", "validation"
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
-#: These have samples by number, but stand for `x` without `y`, or for both.
-_NO_DATA_SETS = (tuple, list, Mapping, np.ndarray, torch.Tensor)
+#: These stand for `x` without `y`, or for both, or have no samples by number although they have the method.
+_NO_DATA_SETS = (tuple, list, Mapping, np.ndarray, torch.Tensor, torch.utils.data.IterableDataset)
 
 
 class HostedData:
@@ -76,6 +76,11 @@ def hosted_ids(task: Task, ids: Iterable[int] | None, flag: str = "--clients") -
 
     `flag` is where the user has named them.
     """
+    require(
+        ids is not None or task.num_clients <= MOST_CLIENTS_OF_NODE,
+        f"the task has {task.num_clients} clients, and a node hosts at most {MOST_CLIENTS_OF_NODE}",
+        f"name some with {flag}",
+    )
     hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
     require(hosted, "there is no client to host", "give the task at least one client, or name some")
     twice = next((client for client, times in Counter(hosted).items() if times > 1), None)

@@ -8,6 +8,11 @@ _REMEDIES = {
         "leave out .cuda() and .to(device) in the task, for --device places the model and the batches; make new"
         " tensors where the arguments are (device=x.device)"
     ),
+    r"expected target dtype": "cast the labels to int64, where items of a data set are made or in loss() (y.long())",
+    r"stack expects each tensor to be equal size|resize storage that is not resizable": (
+        "give all items one size, or override collate(), for example to pad them (torch.nn.utils.rnn.pad_sequence)"
+    ),
+    r"default_collate: batch must contain": "let items be pairs or dicts of arrays and numbers, or override collate()",
     r"must have the same dtype|type \(.*\) should be the same|(expected|following) scalar types?": (
         "cast the inputs in the model's forward(), for example x.float() or x.long(): the data of a Split keep their"
         " dtypes, except that float64 becomes float32"

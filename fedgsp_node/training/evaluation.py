@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import Evaluated, Failure, FailureCode
@@ -103,6 +104,11 @@ def joined(kept: list[Any], sizes: list[int]) -> Any:
                 else "pad all to one shape, or return a list with one tensor for each sample",
             )
         return torch.cat(kept)
+    if isinstance(first, PackedSequence):
+        raise TaskError(
+            "a PackedSequence of several batches cannot be joined for metrics()",
+            "let the model return a list with one tensor for each sample (torch.nn.utils.rnn.unpack_sequence)",
+        )
     if isinstance(first, dict):
         return {name: joined([outputs[name] for outputs in kept], sizes) for name in first}
     if isinstance(first, list) and [len(part) for part in kept] == sizes:

@@ -388,3 +388,10 @@ def test_the_validation_part_is_evaluated_if_asked() -> None:
     assert found == clients.evaluate(2, weights, Control(), part="train")
     with pytest.raises(OrderError, match="client 2 has no validation part"):
         Clients(Blobs(), None).evaluate(2, weights, Control(), part="validation")
+
+
+def test_a_node_does_not_list_more_clients_than_it_may_host() -> None:
+    task = Blobs(clients=10**15)
+    with pytest.raises(TaskError, match="has 1000000000000000 clients, and a node hosts at most 20000; name some"):
+        Clients(task, None)
+    assert [one.client for one in Clients(task, [7]).hosted] == [7]

@@ -6,7 +6,7 @@ import dataclasses
 import linecache
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from benchmarks.performance.memory import resident
 from fedgsp import ClientData, Split, Task
@@ -221,12 +221,24 @@ class Items(Rows):
         return self.item
 
 
+class Endless(IterableDataset[Any]):
+    """It has a length, and no samples by number."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 3
+
+
 @pytest.mark.parametrize(
     ("part", "told"),
     [
         (Items({"text": torch.zeros(3)}), "the default collate.. finds no inputs and targets in an item of type dict"),
         (Items((1, 2, 3)), "the default collate.. finds no inputs and targets in an item of type tuple"),
-        (Items({"text": object(), "labels": 1}), "collate.. raised TypeError"),
+        (Items({"text": object(), "labels": 1}), "collate.. raised TypeError.* or override collate"),
+        (Items((torch.zeros(10), np.int32(1))), r"loss.. .* raised .*: expected target dtype.*\(y.long\(\)\)"),
+        (Endless(), "client 0's train is a Endless; .* samples by number"),
         (
             Split({"a": np.array(["x"] * 3)}, np.zeros(3, np.int64)),
             "client 0's x has dtype <U1; return arrays of numbers",
