@@ -12,8 +12,10 @@ import contextlib
 import hashlib
 import inspect
 import linecache
+import os
 import symtable
 import sys
+import sysconfig
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -103,7 +105,9 @@ class _Writer:
         """The module."""
         future = [line for line in self._imports if line.startswith("from __future__")]
         others = [line for line in self._imports if line not in future]
-        return "\n".join([*future, *others, "", *(f"\n{one}\n" for one in self._definitions)])
+        folders = [f"if {one!r} not in sys.path:\n    sys.path.append({one!r})" for one in _folders(others)]
+        head = [*future, *(["import sys", *folders] if folders else []), *others, ""]
+        return "\n".join([*head, *(f"\n{one}\n" for one in self._definitions)])
 
     def define(self, thing: Any) -> None:
         """Adds a function or a class, after all that it uses."""
@@ -296,11 +300,21 @@ def _home(value: Any) -> str | None:
     return module if getattr(sys.modules.get(module), known, None) is value else None
 
 
+def _folders(imports: list[str]) -> list[str]:
+    """The folders in which only this process finds the modules of these lines, such as those beside a script."""
+    tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
+    roots = dict.fromkeys(str(root) for top in tops if top in sys.modules and (root := _root(top)) is not None)
+    mine = {str(Path(entry).resolve()) for entry in sys.path}
+    given = [*sysconfig.get_paths().values(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), ""]
+    return [one for one in roots if one in mine - {str(Path(entry).resolve()) for entry in given}]
+
+
 def _root(module: str) -> Path | None:
     """The folder from which a module's package is imported, unless it is an installed one."""
     top = sys.modules[module.partition(".")[0]]
     file = getattr(top, "__file__", None)
-    if file is None:
-        return None
+    if file is None:  # of Python itself, or a package without __init__.py
+        paths = list(getattr(top, "__path__", ()))
+        return Path(paths[0]).resolve().parent if paths else None
     path = Path(file).resolve()
     return path.parent.parent if path.name == "__init__.py" else path.parent
