@@ -20,7 +20,7 @@ from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.graph import parameters_behind
+from fedgsp_node.graph import parameters_behind, unregistered
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import Samples, samples_of
@@ -234,6 +234,25 @@ def _rehearse(
     return {what for what, lacking in lacks.items() if lacking}, metrics
 
 
+def _check_parameters(module: nn.Module, strange: dict[int, nn.Parameter]) -> None:
+    """TaskError if parameters behind the loss are in layers that the model holds in a list; a warning for others."""
+    for name, parameter in unregistered(module) if strange else ():
+        require(
+            id(parameter) not in strange,
+            f"the model's attribute {name!r} holds layers or parameters where torch does not find them, so that they"
+            " would not be trained",
+            "make it an nn.ModuleList, nn.ModuleDict or nn.ParameterList, or give them requires_grad=False",
+        )
+    if strange:
+        logger.warning(
+            "the loss depends on %d parameters that are none of the model's, such as one of shape %s: they are not"
+            " trained, and do not travel. Put what a loss learns into the model, and give what is not to learn"
+            " requires_grad=False",
+            len(strange),
+            tuple(next(iter(strange.values())).shape),
+        )
+
+
 def _learn(module: nn.Module, task: Task, batch: tuple[Any, Any]) -> Any:
     """Goes through a batch as a training does, without a step; returns what the model returns there."""
     x, y = mapped(torch.clone, batch)
@@ -251,13 +270,6 @@ def _learn(module: nn.Module, task: Task, batch: tuple[Any, Any]) -> Any:
         "the task's loss() returned a tensor without a gradient",
         "compute the loss from `outputs`",
     )
-    if strange := [one for one in parameters_behind(loss) if id(one) not in own]:
-        logger.warning(
-            "the loss depends on %d parameters that are none of the model's, such as one of shape %s: they are not"
-            " trained, and do not travel. Keep layers in an nn.ModuleList or nn.ModuleDict, and not in a list or dict;"
-            " put what a loss learns into the model; give what is not to learn requires_grad=False",
-            len(strange),
-            tuple(strange[0].shape),
-        )
+    _check_parameters(module, {id(one): one for one in parameters_behind(loss) if id(one) not in own})
     guarded(lambda: _go_back(module, loss), "backward pass of loss()")
     return outputs
