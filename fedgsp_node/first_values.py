@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,14 @@ def _can_be_kept(value: Any) -> bool:
     return type(value) in _PLAIN
 
 
+def _are_equal(value: Any, first: Any) -> bool:
+    """Whether Python finds two collections equal, which is fast, as for a vocabulary; False if it cannot say."""
+    try:
+        return bool(value == first)
+    except RuntimeError:  # torch, of tensors in them
+        return False
+
+
 def _are_alike(value: Any, first: Any) -> bool:
     if type(value) is not type(first):
         return False
@@ -106,7 +114,9 @@ def _are_alike(value: Any, first: Any) -> bool:
         known = value.layout == torch.strided and value.device == first.device and value.dtype == first.dtype
         if not known or value.shape != first.shape:
             return False
-        return bool(((value == first) | ((value != value) & (first != first))).all())
+        return torch.equal(value, first) or bool(((value == first) | ((value != value) & (first != first))).all())
+    if isinstance(first, Collection) and _are_equal(value, first):
+        return True
     if isinstance(first, Mapping):
         return value.keys() == first.keys() and all(_are_alike(value[key], first[key]) for key in first)
     if isinstance(first, list | tuple | deque):
