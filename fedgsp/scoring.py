@@ -137,7 +137,7 @@ def accuracy_of(answers: Iterable[Answer]) -> float | None:
 def loss_of(answers: Iterable[Answer]) -> float | None:
     """The mean loss over all samples; None without samples.
 
-    Clients whose loss is NaN or infinite are left out, with their samples.
+    Clients whose loss is no figure are left out, with their samples.
     """
     counted = [one for one in answers if is_figure(one.loss_sum)]
     samples = sum(one.samples for one in counted)
@@ -164,7 +164,7 @@ def larger_is_better(score: str) -> bool:
 def rated(score: str, value: float | None) -> float | None:
     """The score of a model by the value of the figure behind it: a larger score is always better.
 
-    None if there is no such value, or if it is not finite.
+    None if there is no such value, or if it is no figure.
     """
     if value is None or not is_figure(value):
         return None

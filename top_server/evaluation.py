@@ -26,7 +26,7 @@ from top_server.record.events.rounds import MetricLeftOut, NotEvaluated, NotVali
 from top_server.run import RunContext
 
 #: Why the figure of a client does not count.
-NOT_FINITE = "it is not a finite number, or one that no figure can be"
+NOT_FINITE = "it is not a finite number, or it is too large to count"
 NOT_REPORTED = "the client did not report it"
 #: Stands for all metrics of a client whose metrics() failed, if none of them rates the models.
 METRICS = "metrics()"

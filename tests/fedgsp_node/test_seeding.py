@@ -112,7 +112,7 @@ def test_and_what_a_task_draws_as_it_is_made(other: Callable[[], object]) -> Non
 
 
 def test_the_thread_itself_may_seed_again() -> None:
-    # A task may make a model or data of its own while it is made.
+    # The constructor of a task may make a model, or load the data of a client.
     with seeded_for_task(), seeded_for_data(0):
         first = draw()
         model_of(Nothing(), 1)

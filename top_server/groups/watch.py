@@ -73,8 +73,9 @@ class GroupWatch:
         self._groups_of_one = groups_of_one or {}
         self._program = PROGRAMS[request.program]
         self._members = {member.client: member for member in request.members}
-        #: The clients of the group, present or not, and those whose models are its start.
+        #: The clients of the group, present or not.
         self._clients = self._members.keys() | set(request.planned)
+        #: The clients from whose models the group starts.
         self._parts = {part.client for part in request.parts}
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []

@@ -125,8 +125,7 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
     """The last `width` values as bars between their lowest and their highest."""
     steps = _ASCII_STEPS if ascii_only else _STEPS
-    shown = values[-width:]
-    shown = [value / 2 for value in shown]  # the widest span of two numbers is no number
+    shown = [value / 2 for value in values[-width:]]  # so that the difference of two of them is a finite number
     low, high = min(shown), max(shown)
     scale = (len(steps) - 1) / (high - low) if high > low else 0.0
     return "".join(steps[round((value - low) * scale)] for value in shown)
