@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fedgsp_node.arrays import same_values
+
 logger = logging.getLogger(__name__)
 
 #: Values that nobody can change in place.
@@ -58,8 +60,8 @@ class FirstValues:
     """The attributes of layers that are plain values, tensors, or collections of such."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        # A counter of steps, a running mean that is no buffer, a queue of features, a hidden state that is None at
-        # first: the next client would go on from there.
+        # Such as a counter of steps, a running mean that is no buffer, or a queue of features. Without a reset, the
+        # next client would begin with what this one has left.
         self._attributes = list(_attributes(module))
         self._told = False
 
@@ -112,9 +114,7 @@ def _are_alike(value: Any, first: Any) -> bool:
         return False
     if isinstance(first, torch.Tensor):
         known = value.layout == torch.strided and value.device == first.device and value.dtype == first.dtype
-        if not known or value.shape != first.shape:
-            return False
-        return torch.equal(value, first) or bool(((value == first) | ((value != value) & (first != first))).all())
+        return known and same_values(value, first)
     if isinstance(first, Collection) and _are_equal(value, first):
         return True
     if isinstance(first, Mapping):

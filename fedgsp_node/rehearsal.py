@@ -17,6 +17,7 @@ from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
 from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Part, Split, Task, overrides
+from fedgsp_node.arrays import same_values
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
@@ -173,7 +174,7 @@ def _are_alike(some: Any, others: Any) -> bool:
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.layout != torch.strided or one.is_nested:
         return True  # not known
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+    return same_values(one, other)
 
 
 def _go_back(module: nn.Module, loss: torch.Tensor) -> None:
@@ -207,13 +208,14 @@ def _rehearse(
             " did before: draw random numbers from global generators, which the node seeds, or in transform()",
             name,
         )
-    one_output = True
     if name == "training":
         some = batch_of(guarded(lambda: task.transform(*some, torch.Generator()), "transform()"), "transform()")
+    x, y = batch = moved(some, device)
+    one_output = True
+    if name == "training":
         module.train()
         if number > 1 or not normalises(module):  # batch norm takes no mean over one sample; other clients may train
-            one_output = isinstance(_learn(module, task, moved(some, device)), torch.Tensor)
-    x, y = moved(some, device)
+            one_output = isinstance(_learn(module, task, batch), torch.Tensor)
     module.eval()
     with torch.no_grad():
         outputs = guarded(lambda: module(x), f"model() on samples of a {name} part")

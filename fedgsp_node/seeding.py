@@ -13,7 +13,7 @@ from fedgsp.seeds import derive
 #: Seed of what a task draws while it is made, or makes the data of a client. They must be equal on all nodes.
 _OF_TASKS = 0
 #: The generators belong to the process, and several nodes may live in one, for example in a test: each has a thread
-#: of its own. Who draws what must be equal on all nodes holds this lock; the others wait before they seed.
+#: of its own. A thread that draws what must be equal on all nodes holds this lock; other threads wait to seed.
 _DRAWING = threading.RLock()
 
 
@@ -25,12 +25,9 @@ def seed_generators(seed: int, purpose: str, *keys: int) -> None:
     seed_all(derive(seed, purpose, *keys))
 
 
-@contextlib.contextmanager
-def seeded_for_data(client: int) -> Iterator[None]:
+def seeded_for_data(client: int) -> contextlib.AbstractContextManager[None]:
     """Inside the context, a task makes the data of a client: the generators begin with the same seed on every node."""
-    with _DRAWING:
-        seed_generators(_OF_TASKS, "data", client)
-        yield
+    return seeded(derive(_OF_TASKS, "data", client))
 
 
 @contextlib.contextmanager

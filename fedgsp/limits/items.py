@@ -46,6 +46,13 @@ _HELLO = {
     "hello.combine": 256,
     "hello.lacks": 32,
 }
+#: What a node answers, and what its group manager passes on.
+_ANSWER = {
+    "done.evaluated.metrics": 256,
+    "done.evaluated.denominators": 256,
+    "done.described.class_counts": MOST_CLASSES,
+    "done.discriminated.correct": MOST_CLASSES,
+}
 #: Message -> path of a field -> most items, or most bytes of a text.
 MOST: dict[Descriptor, dict[str, int]] = {
     membership_pb2.NodeMessage.DESCRIPTOR: _HELLO,
@@ -53,11 +60,8 @@ MOST: dict[Descriptor, dict[str, int]] = {
     # Received by a node, which has called.
     check_pb2.CheckAnswer.DESCRIPTOR: {"about.versions": 100, "echo.payload": MOST_ECHO_BYTES},
     order_pb2.NodeReport.DESCRIPTOR: {
+        **_ANSWER,
         "progress.orders": MOST_ORDERS,
-        "done.evaluated.metrics": 256,
-        "done.evaluated.denominators": 256,
-        "done.described.class_counts": MOST_CLASSES,
-        "done.discriminated.correct": MOST_CLASSES,
         "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,
     },
     # Received by a node, which has called.
@@ -86,10 +90,7 @@ MOST: dict[Descriptor, dict[str, int]] = {
     },
     # Received by the top server, which has called.
     group_pb2.GroupEvent.DESCRIPTOR: {
-        "done.evaluated.metrics": 256,
-        "done.evaluated.denominators": 256,
-        "done.described.class_counts": MOST_CLASSES,
-        "done.discriminated.correct": MOST_CLASSES,
+        **_ANSWER,
         "done.certificate": 100_000,  # with those between it and the CA
     },
     order_pb2.Release.DESCRIPTOR: {"model_ids": MOST_MEMBERS},

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from fedgsp import ClientData, Split, Task
 from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp_node.clients import Clients
 from fedgsp_node.training.control import Control
+from tests.support.items import Items
 from tests.support.trainings import ALGORITHMS
 
 SIZE, MOST = 11, 4
@@ -83,19 +83,6 @@ class Lists(Arrays):
 
     def boxes(self, targets: Any) -> list[torch.Tensor]:
         return [one["boxes"] for one in targets]
-
-
-class Items(Dataset[Any]):
-    """A data set of torch."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, number: int) -> Any:
-        return self.items[number]
 
 
 def clients_of(task: Task) -> Clients:

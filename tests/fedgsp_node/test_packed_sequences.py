@@ -17,6 +17,7 @@ from fedgsp.task import ClientData, Task
 from fedgsp_node.clients import Clients
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.training.control import Control
+from tests.support.items import Items
 
 BATCH, RATE = 5, 0.1
 
@@ -35,7 +36,7 @@ class Words(Task):
     def data(self, client: int) -> ClientData:
         rng = np.random.default_rng(client)
         items = [(torch.tensor(rng.normal(size=(2 + n % 4, 3)), dtype=torch.float32), n % 2) for n in range(300)]
-        return ClientData(ItemsOf(items[:12]), ItemsOf(items))
+        return ClientData(Items(items[:12]), Items(items))
 
     def collate(self, items: Sequence[Any]) -> tuple[Any, Any]:
         if self.in_order:
@@ -63,17 +64,6 @@ class Reader(nn.Module):
         if self.returns == "classes":
             return self.last(last[-1])
         return states if self.returns == "packed" else unpack_sequence(states)
-
-
-class ItemsOf(torch.utils.data.Dataset[Any]):
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, number: int) -> Any:
-        return self.items[number]
 
 
 @pytest.mark.parametrize("in_order", [True, False])
