@@ -191,12 +191,8 @@ async def received(
         if landing is not None:
             await landing.filled_to(filling.filled)
 
-    async def came_through(part: NDArray[np.uint8]) -> None:
-        came(part)
-        await go_on()
-
     if isinstance(filling, Piped):
-        await filling.take_all(lambda: send_receipt(0), came_through, over)
+        await filling.take_all(lambda: send_receipt(0), came, go_on, over)
     async for chunk in _content(stream, header, what, send_receipt):
         if isinstance(chunk, chunks.Digest):
             weights.known_digest = chunk.value

@@ -7,6 +7,8 @@ the model, because the pipe holds references to its memory and no copies.
 import asyncio
 import contextlib
 import errno
+import select
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
@@ -14,19 +16,19 @@ from numpy.typing import NDArray
 
 from fedgsp.messages import FailureCode
 from fedgsp.pacing import Receipt
-from fedgsp.pipes import PIPE_BYTES, Inlet, Outlet
+from fedgsp.pipes import Inlet, Outlet
 from fedgsp.spill import lacks_pages, reserve, touch, walk
 from fedgsp.stalls import in_time
 from fedgsp.weights import MEMORY, Weights, WeightsError, disk_for, require
 
 #: A receiver takes pieces that fit into the processor's cache.
 PIECE_BYTES = 512 * 1024
-#: A receiver prepares so many bytes of a file at once.
+#: Both ends prepare so many bytes of a file at once.
 AHEAD_BYTES = 4 << 20
+#: Longest time in a thread, in seconds, and longest wait for the other end there, in milliseconds.
+STRETCH_S, PATIENCE_MS = 0.02, 5
 #: The end of the call of a transfer. A server needs none: gRPC cancels what handles a call that has ended.
 Over = asyncio.Future[None] | None
-#: After so many pieces (some milliseconds), others take their turns, although the pipe is never empty.
-MOST_IN_A_ROW = 4
 
 
 async def put_all(
@@ -40,15 +42,18 @@ async def put_all(
     outlet.was_opened()
     gone = False
     try:
-        for piece in walk(weights.buffer, PIPE_BYTES):
+        for piece in walk(weights.buffer, AHEAD_BYTES):
             await _bring_in(piece)
-            put = 0
-            while (put := put + outlet.put(piece[put:])) < piece.nbytes:
-                await in_time(until_writable(outlet.descriptor, over), f"room in the pipe of {what}")
-                if _is_done(over):
-                    raise BrokenPipeError
-            on_piece()
-            await asyncio.sleep(0)  # others take their turns while the pipe is never full
+            done = 0
+            while done < piece.nbytes and not _is_done(over):
+                put = await asyncio.to_thread(_put, outlet, piece[done:])
+                done += put
+                if put:
+                    on_piece()
+                else:
+                    await in_time(until_writable(outlet.descriptor, over), f"room in the pipe of {what}")
+            if done < piece.nbytes:
+                raise BrokenPipeError
     except BrokenPipeError:
         gone = True
     except OSError as error:
@@ -61,6 +66,30 @@ async def put_all(
         FailureCode.BAD_STREAM,
         f"{what}: its receiver closed or refused a pipe that it had opened",
     )
+
+
+def _put(outlet: Outlet, part: NDArray[np.uint8]) -> int:
+    """Put a part into a pipe, as far as there is room in a stretch; returns the number of bytes."""
+    put = 0
+    for _ in _stretch(outlet.descriptor, select.POLLOUT):
+        put += outlet.put(part[put:])
+        if put == part.nbytes:
+            break
+    return put
+
+
+def _stretch(descriptor: int, events: int) -> Iterator[None]:
+    """Yields again and again while the other end of a pipe is in step; in a thread.
+
+    An event loop that waits for a pipe takes longer for each wait than a thread. But a thread cannot be cancelled, and
+    others need it: it goes back to the event loop soon.
+    """
+    ready = select.poll()
+    ready.register(descriptor, events)
+    end = time.monotonic() + STRETCH_S
+    yield
+    while time.monotonic() < end and ready.poll(PATIENCE_MS):
+        yield
 
 
 async def until_writable(descriptor: int, over: Over = None) -> None:
@@ -129,39 +158,50 @@ class Piped:
     async def take_all(
         self,
         confirm: Callable[[], Awaitable[None]],
-        arrived: Callable[[NDArray[np.uint8]], Awaitable[None]],
+        arrived: Callable[[NDArray[np.uint8]], None],
+        go_on: Callable[[], Awaitable[None]],
         over: Over = None,
     ) -> None:
-        """Fill the weights, as far as their bytes come; `arrived` gets each part of the buffer that is filled.
+        """Fill the weights, as far as their bytes come.
 
+        `arrived` gets each part of the buffer that is filled, in a thread. `go_on` is awaited from time to time.
         `over` is done when the call of the transfer has ended. Raises WeightsError if the sender pauses for too long,
         or the disk has no room for the weights.
         """
         buffer = self._weights.buffer
         with contextlib.closing(self._inlet):
             await in_time(confirm(), f"receipt of {self._what}")
-            in_a_row = prepared = 0
+            prepared = 0
             while not self.complete:
-                start, end = self.filled, min(self.filled + PIECE_BYTES, buffer.nbytes)
                 with disk_for(self._what):
-                    if prepared < end:
-                        ahead = min(prepared + AHEAD_BYTES, buffer.nbytes)
-                        reserve(buffer, ahead)
-                        await _bring_in(buffer[prepared:ahead], to_write=True)
-                        prepared = ahead
-                    size = self._inlet.take(buffer.data[start:end])
-                if size is None and not _is_done(over):
-                    await in_time(until_readable(self._inlet.descriptor, over), f"chunk of {self._what}")
-                    in_a_row = 0
-                    continue
-                if not size:
+                    if prepared == self.filled:
+                        prepared = min(prepared + AHEAD_BYTES, buffer.nbytes)
+                        reserve(buffer, prepared)
+                        await _bring_in(buffer[self.filled : prepared], to_write=True)
+                    before = self.filled
+                    ended = await asyncio.to_thread(self._take, prepared, arrived)
+                if self.filled > before:
+                    await go_on()
+                elif ended or _is_done(over):
                     return  # the sender has gone, or the call has ended; the call says why
-                self.filled += size
-                await arrived(buffer[start : self.filled])
-                in_a_row += 1
-                if in_a_row % MOST_IN_A_ROW == 0:
-                    await asyncio.sleep(0)
+                else:
+                    await in_time(until_readable(self._inlet.descriptor, over), f"chunk of {self._what}")
         await in_time(confirm(), f"receipt of {self._what}")
+
+    def _take(self, end: int, arrived: Callable[[NDArray[np.uint8]], None]) -> bool:
+        """Fill the buffer up to `end`, as far as its bytes come in a stretch; returns whether no more come."""
+        buffer = self._weights.buffer
+        for _ in _stretch(self._inlet.descriptor, select.POLLIN):
+            begin = self.filled
+            size = self._inlet.take(buffer.data[begin : min(begin + PIECE_BYTES, end)])
+            if size == 0:
+                return True
+            if size is not None:
+                self.filled += size
+                arrived(buffer[begin : self.filled])
+            if self.filled == end:
+                break
+        return False
 
     def put(self, chunk: memoryview) -> Iterator[NDArray[np.uint8]]:
         """Refuse bytes that come in a message."""

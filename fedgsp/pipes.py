@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ _NOT_NOW = 2  # SPLICE_F_NONBLOCK
 
 _allowed = True
 _reason_told = False
-_ends: weakref.WeakSet[Outlet | Inlet] = weakref.WeakSet()  # that are open
+_ends: weakref.WeakSet[_End] = weakref.WeakSet()  # that are open
 
 
 class _Part(ctypes.Structure):
@@ -45,7 +46,35 @@ class _Part(ctypes.Structure):
     _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
-class Outlet:
+class _End:
+    """An end of a pipe, which is used in threads.
+
+    When `close` returns, no thread uses the descriptor, whose number may then be another file, or the memory that it
+    gave to `put` or `take`.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor` does not block."""
+        #: Becomes readable or writable when there is something to do, and if the other end has gone.
+        self.descriptor = descriptor
+        self._is_open, self._in_use = True, threading.Lock()
+        _ends.add(self)
+
+    def close(self) -> None:
+        """Give the end up, unless this was done."""
+        with self._in_use:
+            if self._is_open:
+                self._is_open = False
+                _ends.discard(self)
+                os.close(self.descriptor)
+
+    def close_after_fork(self) -> None:
+        """Give the end up in a child that was forked, where no thread is left that may have used it."""
+        self._in_use = threading.Lock()
+        self.close()
+
+
+class Outlet(_End):
     """The sender's end of a pipe, which another process of this user on this machine can open by `name`.
 
     The pipe holds references to the memory of the sender. So what was put must not change until it was taken.
@@ -64,12 +93,10 @@ class Outlet:
             undo.callback(os.close, card)
             os.write(card, b"%d %d" % (reading, os.fstat(reading).st_ino))
             os.set_blocking(writing, False)
-            #: Becomes writable when there is room in the pipe.
-            self.descriptor = writing
             self.name = f"{os.getpid()}/{card}/{token}"
             self._for_the_receiver = [reading, card]
+            super().__init__(writing)
             undo.pop_all()
-        _ends.add(self)
 
     def was_opened(self) -> None:
         """The receiver has opened the pipe: nobody else can do so any more, and if it goes, this end notices."""
@@ -79,39 +106,31 @@ class Outlet:
     def put(self, part: NDArray[np.uint8]) -> int:
         """Put contiguous bytes into the pipe, as far as there is room; returns their number.
 
-        Raises BrokenPipeError if the receiver has gone.
+        Raises BrokenPipeError if the receiver has gone, or this end was closed.
         """
-        return _splice(self.descriptor, part.ctypes.data, part.nbytes) if part.nbytes else 0
+        with self._in_use:
+            if not self._is_open:
+                raise BrokenPipeError
+            return _splice(self.descriptor, part.ctypes.data, part.nbytes) if part.nbytes else 0
 
     def close(self) -> None:
-        """The receiver finds the end of the pipe when it has taken what was put."""
-        if self in _ends:
-            _ends.discard(self)
-            self.was_opened()
-            os.close(self.descriptor)
+        """Give the end up. The receiver finds the end of the pipe when it has taken what was put."""
+        self.was_opened()
+        super().close()
 
 
-class Inlet:
+class Inlet(_End):
     """The receiver's end of a pipe."""
 
-    def __init__(self, descriptor: int) -> None:
-        """`descriptor` does not block."""
-        #: Becomes readable when bytes came, or the sender has closed its end.
-        self.descriptor = descriptor
-        _ends.add(self)
-
     def take(self, into: memoryview) -> int | None:
-        """Copy the next bytes into memory; returns how many: 0 after the end, None if none came."""
-        try:
-            return os.readv(self.descriptor, [into])
-        except BlockingIOError:
-            return None
-
-    def close(self) -> None:
-        """Take no more."""
-        if self in _ends:
-            _ends.discard(self)
-            os.close(self.descriptor)
+        """Copy the next bytes into memory; returns how many: 0 after the end or `close`, None if none came."""
+        with self._in_use:
+            if not self._is_open:
+                return 0
+            try:
+                return os.readv(self.descriptor, [into])
+            except BlockingIOError:
+                return None
 
 
 def choose(hand_over: str) -> None:
@@ -216,7 +235,7 @@ def _machine() -> str:
 def _close_all() -> None:
     """In a child that was forked: its parent uses the pipes, and must notice if the other end closes them."""
     for end in list(_ends):
-        end.close()
+        end.close_after_fork()
 
 
 os.register_at_fork(after_in_child=_close_all)

@@ -4,8 +4,9 @@ Seven processes pass a model on over loopback. Each sends it after it has receiv
 sixth of the time from the first process to the last. FedGSP's hop is that of nodes: a process fetches the model in
 chunks, checks the digest and that values are finite, has tensors for training, and computes a digest before it sends,
 as after training. It is measured through a pipe, as on one machine, and through the network, as between
-machines. The comparisons are raw TCP and a plain gRPC stream into a buffer, which check nothing. The hop with mutual
-TLS is compared with the network hop without TLS.
+machines. The comparisons are raw TCP and a plain gRPC stream into a buffer, which check nothing, and TCP whose
+receiver checks the same, into the same buffer each time. The hop with mutual TLS is compared with the network hop
+without TLS.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
+from blake3 import blake3
 
 from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
@@ -37,9 +39,10 @@ from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.piped import PIECE_BYTES
 from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
 from fedgsp.tls import Tls, load, tls_files
-from fedgsp.weights import Weights
+from fedgsp.weights import Finiteness, Weights
 from fedgsp_node.fetching import Fetcher
 
 PROCESSES = 7
@@ -63,8 +66,8 @@ def _model(parameters: int) -> Weights:
     return weights
 
 
-async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
-    """A TCP hop with recv_into and sendall, always into the same buffer."""
+def _neighbours(index: int) -> tuple[socket.socket | None, socket.socket | None]:
+    """Connections to the process before this one and to the one after it in the chain."""
     listening = socket.create_server(("127.0.0.1", 0))
     _say(listening.getsockname()[1])
     port = int(sys.stdin.readline())
@@ -73,9 +76,15 @@ async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
     for connection in (before, after):
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    buffer = _model(parameters).buffer
+    return before, after
+
+
+async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
+    """A TCP hop with recv_into and sendall, always into the same buffer."""
+    before, after = _neighbours(index)
+    view = _model(parameters).buffer.data
     while before is not None or sys.stdin.readline():
-        view, filled = buffer.data, 0
+        filled = 0
         while before is not None and filled < len(view):
             got = before.recv_into(view[filled:])
             if not got:
@@ -85,6 +94,31 @@ async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
             _say("whole")
         else:
             after.sendall(view)
+
+
+async def checked(index: int, parameters: int, tls: Tls | None) -> None:
+    """The same, with what a hop of FedGSP checks: digests at both ends, and whether all values are finite."""
+    before, after = _neighbours(index)
+    model = _model(parameters)
+    view = model.buffer.data
+    while before is not None or sys.stdin.readline():
+        filled, hasher, finiteness = 0, blake3(), Finiteness(model)
+        while before is not None and filled < len(view):
+            got = before.recv_into(view[filled : filled + PIECE_BYTES], 0, socket.MSG_WAITALL)
+            if not got:
+                return
+            hasher.update(view[filled : filled + got])
+            filled += got
+            finiteness.filled_to(filled)
+        if before is not None and before.recv(hasher.digest_size, socket.MSG_WAITALL) != hasher.digest():
+            raise RuntimeError("the model came with another digest")
+        finiteness.check()
+        if after is None:
+            _say("whole")
+            continue
+        digest = asyncio.create_task(asyncio.to_thread(lambda: model.to_change().digest))
+        await asyncio.to_thread(after.sendall, view)
+        after.sendall(await digest)
 
 
 async def bare(index: int, parameters: int, tls: Tls | None) -> None:
@@ -172,7 +206,14 @@ async def ours(index: int, parameters: int, tls: Tls | None) -> None:
     await server.stop(0)
 
 
-KINDS: dict[str, Kind] = {"tcp": tcp, "bare": bare, "ours": ours, "network": network, "tls": network}
+KINDS: dict[str, Kind] = {
+    "tcp": tcp,
+    "checked": checked,
+    "bare": bare,
+    "ours": ours,
+    "network": network,
+    "tls": network,
+}
 
 
 @contextlib.contextmanager
@@ -236,11 +277,12 @@ def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
                     found = _hop_ms(chain)
                     if repeat >= 2:
                         samples[kind].append(found)
-        tcp_ms, bare_ms, ours_ms, network_ms, tls_ms = (tuple(samples[kind]) for kind in KINDS)
+        tcp_ms, checked_ms, bare_ms, ours_ms, network_ms, tls_ms = (tuple(samples[kind]) for kind in KINDS)
         digest_ms, sha256_ms = _digest_ms(_model(parameters), repeats)
         rows += [
             Row(f"digest of a model, {size}", "ms", digest_ms, 1.0, "SHA-256", sha256_ms),
             Row(f"relay hop, {size}, one machine", "ms", ours_ms, 2.0, "raw TCP", tcp_ms),
+            Row(f"relay hop, {size}, one machine", "ms", ours_ms, 1.5, "TCP with the same checks", checked_ms),
             Row(f"relay hop, {size}, through the network", "ms", network_ms, 2.0, "raw TCP", tcp_ms),
             Row(f"bare gRPC stream, {size}", "ms", bare_ms, 1.9, "raw TCP", tcp_ms, note="for comparison"),
             Row(

@@ -20,7 +20,7 @@ from fedgsp.encoding import rounded
 from fedgsp.messages import TensorSpec
 from fedgsp.model_calls import fetch, upload
 from fedgsp.model_store import ModelStore
-from fedgsp.pipes import PIPE_BYTES, Outlet
+from fedgsp.pipes import PIPE_BYTES, Inlet, Outlet
 from fedgsp.weights import Weights
 from tests.support.handed_over import ELEMENTS, LARGE, an_outlet, fetched, pipes_open, unknown, uploaded
 from tests.support.holders import PLENTY, serving_store
@@ -255,8 +255,20 @@ async def test_a_transfer_tells_of_its_progress() -> None:
     async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY) as served:
         await upload(served.channel, "m", LARGE, lambda: told.append("sent"), receiver=pipes.machine())
         await fetch(served.channel, "m", None, PLENTY, lambda: told.append("came"))
-    assert told.count("sent") >= LARGE.buffer.nbytes // PIPE_BYTES
-    assert told.count("came") >= LARGE.buffer.nbytes // PIPE_BYTES
+    assert told.count("sent") >= LARGE.buffer.nbytes // piped.AHEAD_BYTES
+    assert told.count("came") >= LARGE.buffer.nbytes // piped.AHEAD_BYTES
+
+
+async def confirm(_: int | None = 0) -> int | None:
+    return 0
+
+
+async def nothing() -> None:
+    pass
+
+
+def ignore(_: NDArray[np.uint8]) -> None:
+    pass
 
 
 @pytest.mark.parametrize("end", ["sender", "receiver"])
@@ -264,39 +276,82 @@ async def test_others_take_their_turns_while_the_other_end_is_as_fast(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then no put and no take finds a pipe that is full or empty."""
-    turns, in_a_row = [0], [0]
+    turn = threading.Event()
 
     async def others() -> None:
         while True:
-            turns[0] += 1
-            in_a_row[0] = 0
+            turn.set()
             await asyncio.sleep(0)
 
-    def counted(size: int) -> int:
-        in_a_row[0] += 1
-        assert in_a_row[0] <= 8
-        return size
-
-    async def confirm(_: int | None = 0) -> int | None:
-        return 0
-
-    async def confirmed() -> None:
-        pass
-
-    async def arrived(_: NDArray[np.uint8]) -> None:
-        pass
+    def after_others(size: int) -> int:
+        turn.clear()
+        assert turn.wait(10)
+        return min(size, PIPE_BYTES)
 
     with contextlib.closing(an_outlet()) as outlet:
-        monkeypatch.setattr(Outlet, "put", lambda _, part: counted(part.nbytes))
-        monkeypatch.setattr(pipes.Inlet, "take", lambda _, into: counted(into.nbytes))
+        monkeypatch.setattr(Outlet, "put", lambda _, part: after_others(part.nbytes))
+        monkeypatch.setattr(Inlet, "take", lambda _, into: after_others(into.nbytes))
         beside = asyncio.create_task(others())
         if end == "sender":
             await piped.put_all(outlet, LARGE, confirm, "m", lambda: None)
         else:
             into = Weights(LARGE.tensors, np.empty_like(LARGE.buffer))
-            await piped.Piped("m", into, pipes.opened(outlet.name)).take_all(confirmed, arrived)
+            await piped.Piped("m", into, pipes.opened(outlet.name)).take_all(nothing, ignore, nothing)
     beside.cancel()
-    assert turns[0] > 3
+
+
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+async def test_a_thread_comes_back_although_the_other_end_is_as_fast(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others need threads, too, and whether the call has ended is seen in the event loop only."""
+    monkeypatch.setattr(piped, "STRETCH_S", -1)
+    told: list[int] = []
+    pieces = -(-LARGE.buffer.nbytes // piped.PIECE_BYTES)
+
+    async def go_on() -> None:
+        told.append(1)
+
+    with contextlib.closing(an_outlet()) as outlet:
+        monkeypatch.setattr(Outlet, "put", lambda _, part: min(part.nbytes, piped.PIECE_BYTES))
+        monkeypatch.setattr(Inlet, "take", lambda _, into: into.nbytes)
+        if end == "sender":
+            await piped.put_all(outlet, LARGE, confirm, "m", lambda: told.append(1))
+        else:
+            into = Weights(LARGE.tensors, np.empty_like(LARGE.buffer))
+            await piped.Piped("m", into, pipes.opened(outlet.name)).take_all(nothing, ignore, go_on)
+    assert len(told) == pieces
+
+
+async def test_a_transfer_that_is_cancelled_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same memory may be filled by the next attempt at once."""
+    into = Weights(LARGE.tensors, np.zeros_like(LARGE.buffer))
+    takes, go_on, took = asyncio.Event(), threading.Event(), threading.Event()
+    loop, take = asyncio.get_running_loop(), Inlet.take
+
+    def late(inlet: Inlet, part: memoryview) -> int | None:
+        loop.call_soon_threadsafe(takes.set)
+        assert go_on.wait(10)
+        size = take(inlet, part)
+        took.set()
+        return size
+
+    monkeypatch.setattr(Inlet, "take", late)
+    with contextlib.closing(an_outlet()) as outlet:
+        taking = asyncio.create_task(
+            piped.Piped("m", into, pipes.opened(outlet.name)).take_all(nothing, ignore, nothing)
+        )
+        outlet.was_opened()
+        assert outlet.put(np.ones(1000, np.uint8)) == 1000
+        await takes.wait()
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        go_on.set()
+        assert await asyncio.to_thread(took.wait, 10)
+        with pytest.raises(BrokenPipeError):
+            outlet.put(np.ones(1000, np.uint8))
+    assert not into.buffer.any()
 
 
 @pytest.mark.parametrize("lacks", [(os, "memfd_create"), (os, "pipe2"), (fcntl, "F_SETPIPE_SZ")])

@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,6 +84,45 @@ async def test_a_wait_that_is_cancelled_leaves_nothing_in_the_loop(outlet: Outle
     loop = asyncio.get_running_loop()
     assert not loop.remove_reader(inlet.descriptor)
     assert not loop.remove_writer(outlet.descriptor)
+
+
+def test_an_end_that_was_closed_takes_and_puts_nothing(outlet: Outlet) -> None:
+    """Its number may be another file now."""
+    inlet = pipes.opened(outlet.name)
+    outlet.was_opened()
+    assert outlet.put(np.ones(3, np.uint8)) == 3
+    inlet.close()
+    outlet.close()
+    into = memoryview(bytearray(3))
+    assert inlet.take(into) == 0
+    assert bytes(into) == bytes(3)
+    with pytest.raises(BrokenPipeError):
+        outlet.put(np.ones(3, np.uint8))
+
+
+async def test_an_end_is_not_closed_while_a_thread_uses_it(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    inlet, loop = pipes.opened(outlet.name), asyncio.get_running_loop()
+    outlet.was_opened()
+    reads, go_on, readv = asyncio.Event(), threading.Event(), os.readv
+
+    def slow(descriptor: int, into: list[memoryview]) -> int:
+        loop.call_soon_threadsafe(reads.set)
+        assert go_on.wait(10)
+        return readv(descriptor, into)
+
+    monkeypatch.setattr(os, "readv", slow)
+    outlet.put(np.ones(3, np.uint8))
+    into = memoryview(bytearray(3))
+    taking = asyncio.create_task(asyncio.to_thread(inlet.take, into))
+    await reads.wait()
+    closing = asyncio.create_task(asyncio.to_thread(inlet.close))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(closing), 0.1)
+    os.fstat(inlet.descriptor)
+    go_on.set()
+    assert await taking == 3
+    await closing
+    assert bytes(into) == b"\1\1\1"
 
 
 def test_there_are_not_many_at_once() -> None:
@@ -194,9 +234,20 @@ def test_a_pipe_of_another_user_is_not_opened(outlet: Outlet, monkeypatch: pytes
         pipes.opened(outlet.name)
 
 
-def test_a_child_that_is_forked_keeps_no_end_open(outlet: Outlet) -> None:
+def test_a_child_that_is_forked_keeps_no_end_open(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nobody would notice that this process has gone while its child lives."""
     inlet = pipes.opened(outlet.name)
+    reads, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> int:
+        reads.set()
+        assert go_on.wait(10)
+        return 0
+
+    monkeypatch.setattr(os, "readv", slow)
+    taking = threading.Thread(target=inlet.take, args=(memoryview(bytearray(1)),))
+    taking.start()
+    assert reads.wait(10)
     child = os.fork()
     if not child:
         closed = 0
@@ -209,6 +260,8 @@ def test_a_child_that_is_forked_keeps_no_end_open(outlet: Outlet) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 2
     os.fstat(outlet.descriptor)
+    go_on.set()
+    taking.join()
     inlet.close()
 
 
