@@ -40,7 +40,7 @@ from fedgsp_node.making import model_of
 from fedgsp_node.model_check import check_model, check_values, values_anew
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, PersonalState
+from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, Arrays, PersonalState
 from fedgsp_node.rehearsal import features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
@@ -205,11 +205,9 @@ class Clients:
             head = self.initial_weights(derive(seed, "initial-weights")).arrays
         return Weights.of({**head, **weights.arrays}, self.tensors)
 
-    def keep_head(self, client: int, whole: Weights, round_number: int) -> None:
-        """Keeps the head of a client's model on this node."""
-        self.personal.put_in(
-            client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}, round_number
-        )
+    def head_of(self, whole: Weights) -> Arrays:
+        """The tensors of the head of a client's model."""
+        return {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}
 
     @where_possible
     def train(

@@ -1,8 +1,9 @@
 """Tensors that stay with the clients of a node, such as heads; on disk if the node has a state directory."""
 
 import contextlib
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ Arrays = Mapping[str, NDArray[Any]]
 #: What tensors are kept for. These words are also part of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
 OPTIMIZER, TENSORS = "optimizer", "tensors"
-_BEFORE = "-before"
+#: What trainings of rounds leave.
+OF_TRAININGS = (HEAD, PERSONAL_MODEL, OPTIMIZER, TENSORS)
+_BEFORE, _NEXT = "-before", "-next"
 _REMEDY = "restore it, or remove it to start afresh"
 
 
@@ -59,10 +62,10 @@ class PersonalState:
             self._held[client, purpose] = found
         return found
 
-    def put(self, client: int, purpose: str, arrays: Arrays, label: str = "") -> None:
+    def put(self, client: int, purpose: str, arrays: Arrays, label: str = "", training: str = "") -> None:
         """Keeps copies of tensors in place of the tensors kept before; raises RunError if they cannot be written."""
         copies = {name: np.array(array, order="C") for name, array in arrays.items()}
-        self.save(client, purpose, copies, label)
+        self.save(client, purpose, copies, label, training)
         self._held[client, purpose] = (label, copies)
 
     def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
@@ -72,23 +75,51 @@ class PersonalState:
         """
         if self.get(client, purpose) is None:
             return None
-        for name in (purpose, purpose + _BEFORE):  # the process may have ended between the two steps of put_in
+        for name in (purpose, purpose + _BEFORE):
             kept = self.get(client, name)
             if kept is not None and (round_number is None or _is_before(kept[0], round_number)):
                 return kept[1]
         return None
 
-    def put_in(self, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
-        """Keeps the result of a round, and the tensors before it: a client that trains again starts from those.
+    def prepare(self, client: int, left: Mapping[str, Arrays], round_number: int, training: str) -> None:
+        """Writes what a training of a round has left, by purpose; `settle` takes it in place of what is kept.
 
-        What is kept may be of a later round, if the run was resumed: that is not what the client began with.
+        Until then the client goes on from what it has: a training without a receipt must change nothing. `training` is
+        the id of the model that was made. Raises RunError if the tensors cannot be written.
         """
-        kept = self.get(client, purpose)
-        if kept is not None and _is_before(kept[0], round_number):
-            self.put(client, purpose + _BEFORE, kept[1], kept[0])
-        elif kept is None:
-            self._remove(client, purpose + _BEFORE)
-        self.put(client, purpose, arrays, str(round_number))
+        for purpose in OF_TRAININGS:
+            self._remove(client, purpose + _NEXT)  # of a training that was given up
+        for purpose, arrays in left.items():
+            # What is kept may be of a later round, if the run was resumed: that is not what the client began with.
+            kept = self.get(client, purpose)
+            if kept is not None and _is_before(kept[0], round_number):
+                self.put(client, purpose + _BEFORE, kept[1], kept[0])
+            elif kept is None:
+                self._remove(client, purpose + _BEFORE)
+            self.put(client, purpose + _NEXT, arrays, str(round_number), training)
+
+    def settle(self, client: int, round_number: int) -> None:
+        """Keeps what the client's last training of a round has left: its receipt is kept, too.
+
+        What the client began with stays beside it, because a client that trains again in this round starts from that.
+        """
+        for purpose in OF_TRAININGS:
+            if self._label_of(client, purpose + _NEXT) == str(round_number):
+                self.rename(client, purpose + _NEXT, purpose)
+
+    def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:
+        """Keeps what the process before this one had prepared, if `trainings` has the id of the model that was made.
+
+        `trainings` is called only if something was prepared: it may have to read much.
+        """
+        mine = re.compile(rf"{re.escape(self._run_id)}-client-(\d+)\.(.+){_NEXT}\.safetensors", re.ASCII)
+        names = (path.name for path in self.directory.iterdir()) if self.directory is not None else ()
+        prepared = [(int(found[1]), found[2]) for name in names if (found := mine.fullmatch(name))]
+        answered = trainings() if prepared else ()
+        for client, purpose in prepared:
+            said = self._said(client, purpose + _NEXT)
+            if said is not None and said.get("training", "") in answered:
+                self.rename(client, purpose + _NEXT, purpose)
 
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors on disk, or None; raises DataError if the file is damaged."""
@@ -107,14 +138,14 @@ class PersonalState:
         `purpose` says what the tensors are, for example the client's head. No tensor is read. Raises DataError if the
         file is damaged.
         """
-        path = self._path(client, purpose)
-        if path is None or not path.exists():
-            return None
-        with _opened(path) as file:
-            return str((file.metadata() or {}).get("label", ""))
+        said = self._said(client, purpose)
+        return said.get("label", "") if said is not None else None
 
-    def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
-        """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written."""
+    def save(self, client: int, purpose: str, arrays: Arrays, label: str, training: str = "") -> None:
+        """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written.
+
+        The texts `label` and `training` stand beside them.
+        """
         path = self._path(client, purpose)
         if path is None:
             return
@@ -122,8 +153,9 @@ class PersonalState:
         try:
             # Only the owner may read the file: it holds tensors that the client does not share.
             ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+            texts = {"label": label, **({"training": training} if training else {})}
             with fresh(aside, 0o600) as file:
-                write_all(file, safetensors.numpy.save(ordered, with_digest(ordered, {"label": label})))
+                write_all(file, safetensors.numpy.save(ordered, with_digest(ordered, texts)))
             sync(aside)
             aside.replace(path)
             sync(path.parent)  # what was published must be known after a power cut, too: it is never drawn twice
@@ -133,12 +165,20 @@ class PersonalState:
             raise not_written(path, error) from error
 
     def rename(self, client: int, purpose: str, other: str) -> None:
-        """Moves tensors from one purpose to another, and replaces the tensors that were kept there."""
-        if (client, purpose) in self._held:
-            self._held[client, other] = self._held.pop((client, purpose))
+        """Moves tensors from one purpose to another, and replaces the tensors that were kept there.
+
+        Raises RunError if that fails.
+        """
         path, target = self._path(client, purpose), self._path(client, other)
         if path is not None and target is not None and path.exists():
-            path.replace(target)
+            try:
+                path.replace(target)
+                sync(path.parent)
+            except OSError as error:
+                raise not_written(target, error) from error
+        self._held.pop((client, other), None)
+        if (client, purpose) in self._held:
+            self._held[client, other] = self._held.pop((client, purpose))
 
     def _remove(self, client: int, purpose: str) -> None:
         """Removes tensors, if there are any; raises RunError if that fails."""
@@ -149,6 +189,19 @@ class PersonalState:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise not_written(path, error) from error
+
+    def _label_of(self, client: int, purpose: str) -> str | None:
+        """The label of tensors that are held in memory, or on disk."""
+        held = self._held.get((client, purpose))
+        return held[0] if held is not None else self.label(client, purpose)
+
+    def _said(self, client: int, purpose: str) -> Mapping[str, str] | None:
+        """The texts beside tensors on disk; None if there is no file. Raises DataError if the file is damaged."""
+        path = self._path(client, purpose)
+        if path is None or not path.exists():
+            return None
+        with _opened(path) as file:
+            return dict(file.metadata() or {})
 
     def _path(self, client: int, purpose: str) -> Path | None:
         if self.directory is None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.chained import BrokenError, ChainedFile
-from fedgsp.chained_parts import ChainedParts
+from fedgsp.chained_parts import ChainedParts, parts_of
 from fedgsp.errors import DataError, RunError, not_written
+from fedgsp.files import open_file, parse_json, whole_lines
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -98,11 +99,16 @@ def _check_room(path: Path) -> None:
 
 
 def _short(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a line; of fields that are too long, the beginning of their JSON text and its SHA-256."""
+    """The fields of a line. Of fields that are too long, the beginning of their JSON text and its SHA-256.
+
+    What `trained_models` needs stays.
+    """
     text = json.dumps(fields, allow_nan=False)
     if len(text) <= MOST_BYTES:
         return fields
-    return {"beginning": text[:_KEPT_CHARACTERS], "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    beginning = {"beginning": text[:_KEPT_CHARACTERS], "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    trained = fields.get("answered") == "trained"
+    return {**beginning, "answered": "trained", "makes": fields["asked"]["makes"]} if trained else beginning
 
 
 def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dict[str, Any]:
@@ -144,3 +150,31 @@ def receipt_log(directory: Path | None) -> Iterator[ChainedFile | None]:
         raise DataError(f"{path}: {error}", "move it away, and keep it: somebody may have changed it") from None
     with file:
         yield file
+
+
+def trained_models(directory: Path | None) -> frozenset[str]:
+    """The ids of the models of which the newest receipts in a state directory say that a training has made them.
+
+    The newest file is read, and the part before it. Raises DataError if they cannot be read.
+    """
+    if directory is None:
+        return frozenset()
+    path, found = directory / "receipts.jsonl", set[str]()
+    for file in (*(part for _, part in parts_of(path)[-1:]), path):
+        try:
+            with open_file(file) as lines:
+                found.update(filter(None, map(_trained_model, whole_lines(lines))))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror}", "correct its permissions") from None
+    return frozenset(found)
+
+
+def _trained_model(line: bytes) -> str | None:
+    """The id of the model that a training has made according to a line; None for other lines."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        row = parse_json(line)
+        if row["answered"] == "trained":
+            return str(row.get("makes") or row["asked"]["makes"])
+    return None

@@ -34,7 +34,7 @@ from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import TENSORS
+from fedgsp_node.personal_state import HEAD, TENSORS
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -126,9 +126,9 @@ class Trainer:
             else:
                 logger.info("round=%d client=%d gets its published result again", key.round, client)
                 making = _ready(found)
-            # Called off in between, the client would go on from a training that its receipts do not have.
+            # Called off in between, the client would not go on from a training that its receipts have.
             try:
-                result, report = await to_the_end(self._told(client, work, start, making, done))
+                result, report = await to_the_end(self._told(client, key, work, start, making, done))
             except (UserError, asyncio.CancelledError):
                 if not work.retain:  # nobody will ask for it, and it may have come after the order to release it
                     self._store.release([work.produces, update_of(work.produces)])
@@ -151,10 +151,10 @@ class Trainer:
         learned: Learned,
         figures: Trained,
     ) -> Published:
-        """Keeps what the client does not share, and then takes the outgoing steps with the rest."""
+        """Prepares what the client does not share to be kept, and then takes the outgoing steps with the rest."""
         if not work.trial:
             head = start.without_head or learned.keeps_head
-            await asyncio.to_thread(self._keep, client, learned, head, key.round)
+            await asyncio.to_thread(self._prepare, client, learned, head, key.round, work.produces)
         make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
         if steps.repeatable:
             return await asyncio.to_thread(make)
@@ -162,9 +162,12 @@ class Trainer:
         return await self._slot.run(lambda _: self._once.publish(client, key, work, make))
 
     async def _told(
-        self, client: int, work: Train, start: Start, making: Awaitable[Published], done: Done
+        self, client: int, key: OrderKey, work: Train, start: Start, making: Awaitable[Published], done: Done
     ) -> tuple[Published, Trained]:
-        """The result, once it is published, and the report, of which `done` is told."""
+        """The result, once it is published, and the report, of which `done` is told.
+
+        Then the client goes on from this training. If `done` raises an error, it does not.
+        """
         found = await making
         report = found.report
         if found.update is not None:
@@ -176,6 +179,8 @@ class Trainer:
         result = await publish(self._store, work.produces, found.model)
         report = dataclasses.replace(report, ref=result.ref)
         done(report)
+        if report.keeps:
+            await asyncio.to_thread(self._clients.personal.settle, client, key.round)
         return found, report
 
     async def _begin(self, start: Start, steps: Steps, before_training: Callable[[], None], start_came: Came) -> Begun:
@@ -225,12 +230,11 @@ class Trainer:
             raise OrderError(Failure(FailureCode.TASK_RAISED, "the task has no accuracy"))
         return max(counts.correct / counts.judged, 1 / max(1, clients.task.num_classes))
 
-    def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
-        with failing(FailureCode.UNSPECIFIED, UserError):
-            if head:
-                self._clients.keep_head(client, learned.after, round_number)
-            for purpose, arrays in learned.keeps.items():
-                self._clients.personal.put_in(client, purpose, arrays, round_number)
+    def _prepare(self, client: int, learned: Learned, head: bool, round_number: int, training: str) -> None:
+        left = {HEAD: self._clients.head_of(learned.after), **learned.keeps} if head else learned.keeps
+        if left:
+            with failing(FailureCode.UNSPECIFIED, UserError):
+                self._clients.personal.prepare(client, left, round_number, training)
 
 
 def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:

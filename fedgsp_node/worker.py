@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.hosted_data import TEST, TRAIN, VALIDATION
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
+from fedgsp_node.receipts import trained_models
 from fedgsp_node.slot import Slot
 from fedgsp_node.trainer import Came, Done, Trainer, Uploader, promised, publish
 
@@ -79,7 +81,9 @@ class Worker:
 
     def open(self, run_id: str) -> None:
         """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""
-        self._clients.personal.open(run_id)
+        personal = self._clients.personal
+        personal.open(run_id)
+        personal.settle_those_of(functools.partial(trained_models, personal.directory))
         self._discriminating.forget()
         self._own.reopen(hosted.client for hosted in self._clients.hosted)
 

@@ -1,9 +1,8 @@
 """What clients keep of their optimisers, computed from the receipts in the state directories of the nodes.
 
 A client that was skipped may have trained all the same, and then keeps a state that the events of the run do not show.
-The receipts show every training: its round, its client, the model it began with, and the digest of its result.
-A node keeps the state just before it writes the receipt. If it is killed in between, and the client does not train
-again in this round, the oracle takes the state before; such a run would be called wrong.
+The receipts show every training that counts for its client: its round, its client, the model it began with, and the
+digest of its result. A training without a receipt leaves nothing, also if its node was killed as it wrote the state.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from benchmarks.chaos.world import TOP_SERVER
 from fedgsp.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
+from tests.support.kept_state import keep
 from tests.support.reference import assert_same_bits
 from top_server.record import model_files
 
@@ -45,7 +46,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     run_dir, state = tmp_path / "run", tmp_path / "state-n0"
     run_dir.mkdir()
     model_files.save(run_dir / "final.safetensors", ARRAYS, ORIGIN)
-    PersonalState(state).put_in(0, PERSONAL_MODEL, ARRAYS, 1)
+    keep(PersonalState(state), 0, PERSONAL_MODEL, ARRAYS, 1)
     return run_dir, state
 
 
@@ -66,7 +67,7 @@ def test_what_a_killed_node_was_writing_is_told(
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KilledError):
-        PersonalState(places[1]).put_in(1, PERSONAL_MODEL, ARRAYS, 1)
+        keep(PersonalState(places[1]), 1, PERSONAL_MODEL, ARRAYS, 1)
     (left,) = found(tmp_path)
     assert left.startswith("unfinished file: state-n0/")
 

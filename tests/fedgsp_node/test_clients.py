@@ -19,8 +19,10 @@ from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
+from fedgsp_node.personal_state import HEAD
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
+from tests.support.kept_state import keep
 from tests.support.reference import Reference, assert_same_bits
 from tests.support.toy_task import Toy
 
@@ -181,7 +183,7 @@ def test_a_head_that_travels_is_used_and_one_that_does_not_is_the_clients_own() 
     expected = clients.initial_weights(derive(5, "initial-weights"))
     assert np.array_equal(fresh.arrays["4.weight"], expected.arrays["4.weight"])
     assert np.array_equal(fresh.arrays["0.weight"], some.arrays["0.weight"])
-    clients.keep_head(0, other, 1)
+    keep(clients.personal, 0, HEAD, clients.head_of(other), 1)
     assert np.array_equal(
         clients.whole(0, some.part(clients.shared), seed=5).arrays["4.weight"], other.arrays["4.weight"]
     )

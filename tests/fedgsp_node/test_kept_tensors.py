@@ -17,6 +17,7 @@ from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights
 from fedgsp_node.kept_tensors import arrays_of, tensors_of
 from fedgsp_node.personal_state import TENSORS, PersonalState
+from tests.support.kept_state import keep
 from tests.support.outgoing_steps import differences
 from tests.support.reference import as_numpy
 from tests.support.working import ROUND, SETTINGS, Node, node, training, why_not
@@ -66,7 +67,7 @@ async def test_the_client_keeps_its_gradient_and_goes_on_from_it(tmp_path: Path)
         for name, array in kept(n).items():
             assert np.allclose(array, gradient[name], atol=1e-6)
         second = await trained(n, "first", "second", ROUND + 1)
-        n.clients.personal.put_in(0, TENSORS, {}, ROUND + 1)
+        keep(n.clients.personal, 0, TENSORS, {}, ROUND + 1)
         anew = await trained(n, "first", "anew", ROUND + 2)
         # The loss has the term - <g, w>: without it, the model is less far in the direction of g.
         further = differences(anew, second)
@@ -121,7 +122,7 @@ def test_every_kind_of_tensor_comes_back_with_its_bits(
     tmp_path: Path, kind: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     tensor = (torch.arange(6).reshape(3, 2).t() if shape == (3, 2) else torch.zeros(shape)).to(kind)
-    PersonalState(tmp_path).put_in(0, TENSORS, arrays_of({"x": tensor}, declared=True), 1)
+    keep(PersonalState(tmp_path), 0, TENSORS, arrays_of({"x": tensor}, declared=True), 1)
     (found,) = tensors_of(PersonalState(tmp_path).get_before(0, TENSORS, 2)).values()
     assert found.dtype == kind
     assert found.shape == tensor.shape

@@ -12,15 +12,10 @@ import safetensors.numpy
 from fedgsp.errors import DataError, RunError, UserError
 from fedgsp.messages import FailureCode
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import HEAD, MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, MODEL, OPTIMIZER, PersonalState
+from tests.support.kept_state import keep, opened
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "seen": np.array(7)}
-
-
-def opened(directory: Path | None, run_id: str = "run") -> PersonalState:
-    state = PersonalState(directory)
-    state.open(run_id)
-    return state
 
 
 def same(found: tuple[str, object] | None) -> bool:
@@ -82,11 +77,11 @@ def test_of_rounds_the_last_is_kept_and_what_there_was_before_it(tmp_path: Path,
 
     state = opened(tmp_path if on_disk else None)
     assert before(1) is None
-    state.put_in(3, HEAD, {"w": np.ones(1)}, 1)
+    keep(state, 3, HEAD, {"w": np.ones(1)}, 1)
     assert (before(1), before(2)) == (None, 1.0)
-    state.put_in(3, HEAD, {"w": np.full(1, 4.0)}, 4)
+    keep(state, 3, HEAD, {"w": np.full(1, 4.0)}, 4)
     assert (before(4), before(5)) == (1.0, 4.0)
-    state.put_in(3, HEAD, {"w": np.full(1, 4.5)}, 4)  # again: what there was before the round is still the same
+    keep(state, 3, HEAD, {"w": np.full(1, 4.5)}, 4)  # again: what there was before the round is still the same
     assert (before(4), before(5)) == (1.0, 4.5)
     assert state.get_before(3, MODEL, 5) is state.get_before(4, HEAD, 5) is None
 
@@ -96,11 +91,11 @@ def test_without_the_file_of_the_last_round_the_client_starts_afresh_and_not_fro
 ) -> None:
     state = opened(tmp_path)
     for number in (1, 2):
-        state.put_in(3, HEAD, {"w": np.full(1, number)}, number)
+        keep(state, 3, HEAD, {"w": np.full(1, number)}, number)
     (tmp_path / "run-client-3.head.safetensors").unlink()
     state = opened(tmp_path)
     assert state.get_before(3, HEAD, 3) is state.get_before(3, HEAD, None) is None
-    state.put_in(3, HEAD, {"w": np.full(1, 3)}, 3)
+    keep(state, 3, HEAD, {"w": np.full(1, 3)}, 3)
     for reader in (state, opened(tmp_path)):
         assert reader.get_before(3, HEAD, 3) is None  # what the client began with, if it trains again
         assert reader.get_before(3, HEAD, 4) is not None
@@ -108,10 +103,10 @@ def test_without_the_file_of_the_last_round_the_client_starts_afresh_and_not_fro
 
 def test_a_disk_that_takes_no_result_of_a_round_leaves_that_of_the_one_before(tmp_path: Path) -> None:
     state = opened(tmp_path)
-    state.put_in(3, HEAD, ARRAYS, 1)
-    (tmp_path / f".{next(tmp_path.iterdir()).name}.tmp").mkdir()  # where the new one is to be written aside
+    keep(state, 3, HEAD, ARRAYS, 1)
+    (tmp_path / ".run-client-3.head-next.safetensors.tmp").mkdir()  # where the new one is to be written aside
     with pytest.raises(RunError, match=r"cannot be written"):
-        state.put_in(3, HEAD, {"w": np.zeros(2)}, 2)
+        keep(state, 3, HEAD, {"w": np.zeros(2)}, 2)
     for reader in (state, opened(tmp_path)):
         assert same(reader.get(3, HEAD))
         assert same(("", reader.get_before(3, HEAD, 2)))
@@ -171,7 +166,7 @@ def test_a_full_disk_fails_the_order_by_its_code(tmp_path: Path, monkeypatch: py
 def test_a_run_that_was_resumed_two_rounds_back_gets_nothing_of_later_rounds() -> None:
     state = opened(None)
     for number in (1, 2, 3):
-        state.put_in(3, HEAD, {"w": np.full(2, number)}, number)
+        keep(state, 3, HEAD, {"w": np.full(2, number)}, number)
     for asked, expected in ((4, 3), (3, 2), (2, None), (None, 3)):
         found = state.get_before(3, HEAD, asked)
         assert (None if found is None else int(found["w"][0])) == expected
@@ -185,7 +180,55 @@ def test_a_client_that_trains_again_in_a_resumed_run_has_what_it_began_with() ->
             found = state.get_before(3, HEAD, 6)
             assert found is not None
             assert found["w"][0] == 5
-        state.put_in(3, HEAD, {"w": np.full(2, number)}, number)
+        keep(state, 3, HEAD, {"w": np.full(2, number)}, number)
     found = state.get_before(3, HEAD, 7)
     assert found is not None
     assert found["w"][0] == 6
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_a_training_has_left_is_kept_when_it_is_settled(tmp_path: Path, on_disk: bool) -> None:
+    state = opened(tmp_path if on_disk else None)
+    keep(state, 3, HEAD, ARRAYS, 1)
+    state.prepare(3, {HEAD: {"w": np.full(2, 2)}}, 2, "made/2")
+    for number in (1, 3):
+        state.settle(3, number)
+    state.settle(4, 2)
+    for reader in (state, opened(tmp_path)) if on_disk else (state,):
+        assert same(("", reader.get_before(3, HEAD, 3)))
+        assert same(("", reader.get_before(3, HEAD, None)))
+    state.settle(3, 2)
+    for reader in (state, opened(tmp_path)) if on_disk else (state,):
+        found = reader.get(3, HEAD)
+        assert found is not None
+        assert found[1]["w"].tolist() == [2, 2]
+        assert same(("", reader.get_before(3, HEAD, 2)))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_was_not_settled_is_given_up_when_the_client_trains_again(tmp_path: Path, on_disk: bool) -> None:
+    state = opened(tmp_path if on_disk else None)
+    state.prepare(3, {HEAD: {"w": np.full(2, 2)}, MODEL: {"w": np.zeros(1)}}, 2, "made/2")
+    state.prepare(3, {OPTIMIZER: ARRAYS}, 2, "again/2")
+    state.settle(3, 2)
+    for reader in (state, opened(tmp_path)) if on_disk else (state,):
+        assert reader.get(3, HEAD) is None
+        assert same(reader.get(3, OPTIMIZER))
+
+
+def test_a_process_that_begins_settles_what_has_a_receipt(tmp_path: Path) -> None:
+    for run_id in ("run", "other"):
+        for client, training in ((3, "made/3"), (12, "made/12")):
+            opened(tmp_path, run_id).prepare(client, {HEAD: ARRAYS, OPTIMIZER: ARRAYS}, 2, training)
+    state = opened(tmp_path)
+    state.settle_those_of(lambda: {"made/3"})
+    assert same(state.get(3, HEAD))
+    assert same(state.get(3, OPTIMIZER))
+    assert state.get(12, HEAD) is state.get(12, OPTIMIZER) is None
+    assert opened(tmp_path, "other").get(3, HEAD) is None
+
+
+def test_receipts_are_not_read_if_nothing_was_prepared(tmp_path: Path) -> None:
+    keep(opened(tmp_path), 3, HEAD, ARRAYS, 1)
+    for state in (opened(tmp_path), opened(None)):
+        state.settle_those_of(lambda: pytest.fail("receipts were read"))

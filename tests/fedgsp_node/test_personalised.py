@@ -18,10 +18,11 @@ from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import PERSONAL_MODEL
+from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
+from tests.support.kept_state import keep
 from tests.support.toy_task import SAMPLES, TARGETS, Toy
 from tests.support.trainings import ADAPTING, ALGORITHMS, HEADED, KEEPING
 from tests.support.working import HERE, Node, node, why_not
@@ -84,7 +85,7 @@ def test_pfedme_is_evaluated_with_its_personal_model(client: int, theta: float) 
     clients = Clients(Toy(), None)
     start = clients.initial_weights(0)
     learned = clients.train(client, start, settings("pfedme"), 1, Control())
-    clients.personal.put_in(client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
+    keep(clients.personal, client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
     found = evaluated(clients, learned.after, settings("pfedme"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, theta), abs=1e-9)
 
@@ -93,9 +94,9 @@ def test_pfedme_is_evaluated_with_its_personal_model(client: int, theta: float) 
 def test_ditto_is_evaluated_with_its_personal_model(client: int, expected: float) -> None:
     clients = Clients(Toy(), None)
     start = clients.initial_weights(0)
-    clients.personal.put_in(client, PERSONAL_MODEL, {"w": np.array([2.0])}, 0)
+    keep(clients.personal, client, PERSONAL_MODEL, {"w": np.array([2.0])}, 0)
     learned = clients.train(client, start, settings("ditto"), 1, Control())
-    clients.personal.put_in(client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
+    keep(clients.personal, client, PERSONAL_MODEL, learned.keeps[PERSONAL_MODEL], 1)
     found = evaluated(clients, start, settings("ditto"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, expected), abs=1e-12)
 
@@ -108,7 +109,7 @@ def test_own_head_is_evaluated_with_the_head_trained_last_on_the_body_that_came(
     learned = clients.train(1, start, how, 1, Control())
     assert learned.keeps_head
     assert learned.after.tensors == clients.tensors  # the head is shared too
-    clients.keep_head(1, learned.after, 1)
+    keep(clients.personal, 1, HEAD, clients.head_of(learned.after), 1)
     head = {spec.name for spec in clients.tensors if spec.head}
     mixed = {name: (learned.after if name in head else other).arrays[name] for name in other.arrays}
     expected = evaluated(clients, Weights.of(mixed, clients.tensors), settings("sgd"))
@@ -118,7 +119,7 @@ def test_own_head_is_evaluated_with_the_head_trained_last_on_the_body_that_came(
 def test_own_head_begins_with_the_head_that_came() -> None:
     clients, how = Clients(Blobs(), None), settings("own-head", batch_size=4)
     start, other = clients.initial_weights(0), clients.initial_weights(1)
-    clients.keep_head(1, other, 0)
+    keep(clients.personal, 1, HEAD, clients.head_of(other), 0)
     plain = clients.train(1, start, settings("sgd", batch_size=4), 1, Control()).after
     assert np.array_equal(clients.train(1, start, how, 1, Control()).after.buffer, plain.buffer)
 
@@ -126,7 +127,7 @@ def test_own_head_begins_with_the_head_that_came() -> None:
 @pytest.mark.parametrize("algorithm", KEEPING)
 def test_a_client_that_has_not_trained_yet_uses_the_model_that_came(algorithm: str) -> None:
     clients = Clients(Toy(), None)
-    clients.personal.put_in(0, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
+    keep(clients.personal, 0, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
     found = evaluated(clients, clients.initial_weights(0), settings(algorithm))
     assert found.loss_sum == pytest.approx(toy_loss(1, 1.0))
 
@@ -134,7 +135,7 @@ def test_a_client_that_has_not_trained_yet_uses_the_model_that_came(algorithm: s
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_without_being_asked_it_is_the_model_itself(algorithm: str) -> None:
     clients = Clients(Toy(), None)
-    clients.personal.put_in(1, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
+    keep(clients.personal, 1, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
     start = clients.initial_weights(0)
     for how, round_number in [(settings(algorithm), None), (None, ROUND), (None, None)]:
         assert evaluated(clients, start, how, round_number=round_number).loss_sum == pytest.approx(toy_loss(1, 1.0))
@@ -183,7 +184,7 @@ def test_adaptation_is_plain_sgd_on_the_training_part_and_counts_are_of_the_test
 def train(clients: Clients, how: TrainingSettings, client: int = 1) -> Weights:
     learned = clients.train(client, clients.initial_weights(0), how, 1, Control())
     for purpose, arrays in learned.keeps.items():
-        clients.personal.put_in(client, purpose, arrays, 1)
+        keep(clients.personal, client, purpose, arrays, 1)
     return learned.after
 
 

@@ -308,14 +308,14 @@ async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of_
     settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
     async with node() as n:
         writing, go_on, told = threading.Event(), threading.Event(), list[Trained]()
-        put_in = n.clients.personal.put_in
+        put = n.clients.personal.put
 
         def slow(*given: Any) -> None:
             writing.set()
             assert go_on.wait(10)
-            put_in(*given)
+            put(*given)
 
-        monkeypatch.setattr(n.clients.personal, "put_in", slow)
+        monkeypatch.setattr(n.clients.personal, "put", slow)
         work = Train(Start("start", HERE), "end", settings, Reveal("exact"), retain, bring=bring)
         running = asyncio.create_task(
             n.worker.carry_out(Order(OrderKey(1, "train", 0, 0), 0, work), n._upload, told.append)

@@ -19,6 +19,7 @@ from fedgsp_node.personal_state import OPTIMIZER
 from fedgsp_node.training.control import Control
 from fedgsp_node.training.stepping import MOST_LOSSES
 from tests.support.gpu import DRAWING, GPU, MODELS, NEEDS_GPU, OfKind, distance, hosted, values
+from tests.support.kept_state import keep
 from tests.support.trainings import ALGORITHMS
 
 pytestmark = NEEDS_GPU
@@ -100,7 +101,7 @@ def test_a_kept_state_of_an_optimiser_goes_on(name: str) -> None:
         settings = how("sgd", OptimizerSettings(name, given, state=state), epochs=1)
         learned = trained(here, settings)
         if OPTIMIZER in learned.keeps:
-            here.personal.put_in(0, OPTIMIZER, learned.keeps[OPTIMIZER], 1)
+            keep(here.personal, 0, OPTIMIZER, learned.keeps[OPTIMIZER], 1)
         second = here.train(0, learned.after, settings, 2, Control())
         results[state, attempt] = second.after.digest
     assert results[KEPT, 0] == results[KEPT, 1]

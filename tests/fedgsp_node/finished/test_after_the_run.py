@@ -21,6 +21,7 @@ from fedgsp_node.making import model_of
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
 from tests.support.frozen_task import Frozen, Named, Tied
+from tests.support.kept_state import keep, opened
 from tests.support.run_directories import RUN, trained, write
 from tests.support.tokens_task import Partly, Tokens
 
@@ -169,8 +170,7 @@ def test_a_head_that_stays_with_the_client_is_needed_and_taken(command: tuple[st
     with pytest.raises(ConfigError, match="the head of client 1 stays on its node") as refused:
         told(name, run, *words, *whose)
     assert all(tensor in refused.value.remedy for tensor in last)
-    kept = PersonalState(tmp_path / "state")
-    kept.open(RUN)
+    kept = opened(tmp_path / "state", RUN)
     kept.put(1, HEAD, {one: whole.arrays[one] for one in last}, "3")
     told(name, run, *words, *whose, "--state-dir", tmp_path / "state")
     if name == "export":
@@ -194,7 +194,7 @@ def test_a_head_of_another_run_a_later_round_or_another_form_is_not_put_in(tmp_p
         told("evaluate", run, "--clients", "1", "--state-dir", state)
     assert refused.value.remedy.startswith("give the --state-dir of the node that hosted the client in this run")
     kept.open(RUN)
-    kept.put_in(1, HEAD, head, 3)
+    keep(kept, 1, HEAD, head, 3)
     told("evaluate", run, "--clients", "1", "--state-dir", state)
     with pytest.raises(ConfigError, match=r"has no head of client 1 of run .* until round 1"):
         told("evaluate", run, "--model", "round-0001", "--clients", "1", "--state-dir", state)
@@ -208,10 +208,9 @@ def test_a_personal_model_of_a_later_round_is_not_put_in(rounds: tuple[int, ...]
     """Such as after an extension that was interrupted: the last model of the run is older than those of its nodes."""
     shared, own = trained(Digits(3), 1), trained(Digits(3), 2)
     run = write(tmp_path / "run", Digits(3), {"final": (shared, ())}, scheme="ditto", task_option=THREE)
-    kept = PersonalState(tmp_path / "state")
-    kept.open(RUN)
+    kept = opened(tmp_path / "state", RUN)
     for number in rounds:
-        kept.put_in(1, PERSONAL_MODEL, own.arrays, number)
+        keep(kept, 1, PERSONAL_MODEL, own.arrays, number)
     out = tmp_path / "one.safetensors"
     result = told("export", run, "--client", "1", "--state-dir", tmp_path / "state", "--out", out)
     assert "is of round 9, and final.safetensors of round 3: they are not put together" in " ".join(
@@ -229,8 +228,7 @@ def test_a_personal_model_is_taken_from_the_node_and_named_if_it_is_not_here(tmp
     assert "--client and --state-dir add it" in " ".join(result.stderr.split())
     assert "--clients and --state-dir add it" in " ".join(told("evaluate", run, "--clients", "1").stderr.split())
     assert np.array_equal(load_file(out)["1.weight"], shared.arrays["1.weight"])
-    kept = PersonalState(tmp_path / "state")
-    kept.open(RUN)
+    kept = opened(tmp_path / "state", RUN)
     kept.put(1, PERSONAL_MODEL, own.arrays, "3")
     out = tmp_path / "another.safetensors"
     result = told("export", run, "--client", "1", "--state-dir", tmp_path / "state", "--out", out)

@@ -11,6 +11,7 @@ from fedgsp.errors import ConfigError, DataError
 from fedgsp_node.cli import app
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
+from tests.support.kept_state import keep
 from tests.support.run_directories import RUN, trained, write
 
 THREE = {"clients": "3"}
@@ -59,7 +60,7 @@ def test_a_changed_personal_model_is_refused_by_its_name(tmp_path: Path) -> None
     run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, scheme="ditto", task_option=THREE)
     kept = PersonalState(tmp_path / "state")
     kept.open(RUN)
-    kept.put_in(1, PERSONAL_MODEL, trained(Digits(3), 2).arrays, 3)
+    keep(kept, 1, PERSONAL_MODEL, trained(Digits(3), 2).arrays, 3)
     words = ("evaluate", run, "--clients", "1", "--state-dir", tmp_path / "state")
     assert outcome(*words) is None
     change(tmp_path / "state" / f"{RUN}-client-1.personal-model.safetensors")
@@ -77,7 +78,7 @@ def test_a_personal_model_that_is_gone_is_named_and_neither_an_older_nor_the_sha
     kept.open(RUN)
     for number in (2, 3):
         for client in (0, 1):
-            kept.put_in(client, PERSONAL_MODEL, trained(Digits(3), number).arrays, number)
+            keep(kept, client, PERSONAL_MODEL, trained(Digits(3), number).arrays, number)
     for file in (f"{RUN}-client-0.personal-model.safetensors", f"{RUN}-client-0.personal-model-before.safetensors"):
         (state / file).unlink()
         export = ("export", run, "--client", "0", "--out", tmp_path / "x.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgsp.errors import RunError
 from fedgsp.messages import (
     FailureCode,
     OptimizerSettings,
@@ -133,11 +135,11 @@ async def test_a_client_has_its_state_of_a_result_that_was_published_as_its_orde
         writing, go_on, personal = threading.Event(), threading.Event(), n.clients.personal
         save = personal.save
 
-        def slow(client: int, purpose: str, arrays: Any, label: str) -> None:
+        def slow(client: int, purpose: str, *rest: Any) -> None:
             if purpose.startswith(PUBLISHED):
                 writing.set()
                 assert go_on.wait(10)
-            save(client, purpose, arrays, label)
+            save(client, purpose, *rest)
 
         monkeypatch.setattr(personal, "save", slow)
         running = asyncio.create_task(n.do(noisy("a", settings=kept)))
@@ -149,6 +151,33 @@ async def test_a_client_has_its_state_of_a_result_that_was_published_as_its_orde
         await published(n, noisy("b", settings=kept))
         assert len(drawn(draws)) == 1
         assert personal.get_before(0, OPTIMIZER, ROUND + 1) is not None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_published_result_has_left_is_kept_when_it_is_answered(
+    fails: bool, tmp_path: Path, draws: Path
+) -> None:
+    """There is no second training that could leave it."""
+
+    def full(_: Trained) -> None:
+        raise RunError("receipts.jsonl cannot be written", "make room")
+
+    kept, state = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT)), tmp_path / "state"
+    async with node(state_dir=state) as n:
+        work = noisy("a", settings=kept)
+        with pytest.raises(RunError) if fails else contextlib.nullcontext():
+            await n.worker.carry_out(
+                Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, full if fails else _none
+            )
+        assert (n.clients.personal.get(0, OPTIMIZER) is None) is fails
+    async with node(state_dir=state) as n:
+        await published(n, noisy("b", settings=kept))
+        assert n.clients.personal.get_before(0, OPTIMIZER, ROUND + 1) is not None
+    assert len(drawn(draws)) == 1
+
+
+def _none(_: Trained) -> None:
+    pass
 
 
 async def test_a_training_that_failed_before_it_was_published_is_done_again(tmp_path: Path, draws: Path) -> None:

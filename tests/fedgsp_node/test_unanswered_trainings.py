@@ -1,0 +1,134 @@
+"""A training of which a node has no receipt leaves nothing: its client goes on as if it had not taken place."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgsp.chained_parts import ChainedParts
+from fedgsp.errors import DataError, RunError
+from fedgsp.messages import (
+    Attached,
+    OptimizerSettings,
+    Order,
+    OrderKey,
+    Start,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from fedgsp.optimizers import KEPT
+from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.receipts import Receipts, receipt_log, trained_models
+from tests.support.kept_state import opened
+from tests.support.working import HERE, ROUND, SETTINGS, Node, node
+
+KEEPS = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
+SETTINGS_OF = {"optimizer": KEEPS, "head": dataclasses.replace(SETTINGS, algorithm="own-head")}
+ATTACHED = Attached("run", "n0", "m0")
+
+
+def order(settings: TrainingSettings, number: int, made: str) -> Order:
+    work = Train(Start("start", HERE), made, settings)
+    return Order(OrderKey(number, "train", 0, 0), 0, work)
+
+
+async def trained(n: Node, given: Order, answer: Callable[[Trained], None] = lambda _: None) -> bytes:
+    """The result of a training; `answer` writes its receipt."""
+    await n.worker.carry_out(given, n._upload, answer)
+    assert isinstance(given.work, Train)
+    return (await n.store.get(given.work.produces)).buffer.tobytes()
+
+
+def full(_: Trained) -> None:
+    raise RunError("receipts.jsonl cannot be written", "make room")
+
+
+@pytest.mark.parametrize("what", SETTINGS_OF)
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_training_without_a_receipt_leaves_its_client_as_it_was(
+    what: str, restarted: bool, tmp_path: Path
+) -> None:
+    settings, directory = SETTINGS_OF[what], tmp_path if restarted else None
+    async with node() as n:
+        first = await trained(n, order(settings, ROUND, "first"))
+        expected = await trained(n, order(settings, ROUND + 2, "last"))
+    async with contextlib.AsyncExitStack() as stack:
+        n = await stack.enter_async_context(node(state_dir=directory))
+        assert await trained(n, order(settings, ROUND, "first")) == first
+        with pytest.raises(RunError, match=r"receipts\.jsonl"):
+            await trained(n, order(settings, ROUND + 1, "lost"), full)
+        if restarted:
+            n = await stack.enter_async_context(node(state_dir=directory))
+        assert await trained(n, order(settings, ROUND + 2, "last")) == expected
+
+
+@pytest.mark.parametrize("what", SETTINGS_OF)
+async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_then(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SETTINGS_OF[what]
+
+    def ended(*_: object) -> None:
+        raise RunError("the node ended", "start it again")
+
+    async with node() as n:
+        for number in (ROUND, ROUND + 1):
+            await trained(n, order(settings, number, str(number)))
+        expected = await trained(n, order(settings, ROUND + 2, "last"))
+    with receipt_log(tmp_path) as log:
+        async with node(state_dir=tmp_path) as n:
+            await trained(n, order(settings, ROUND, str(ROUND)))
+            last = order(settings, ROUND + 1, str(ROUND + 1))
+            assert last.key is not None
+            receipts, key = Receipts(None, log), dataclasses.replace(last.key, run="run")
+
+            def answer(made: Trained) -> None:
+                receipts.answer(ATTACHED, key, last, made)
+
+            monkeypatch.setattr(PersonalState, "settle", ended)
+            with pytest.raises(RunError, match="the node ended"):
+                await trained(n, last, answer)
+    monkeypatch.undo()
+    async with node(state_dir=tmp_path) as n:
+        assert await trained(n, order(settings, ROUND + 2, "last")) == expected
+
+
+def test_models_are_known_from_the_newest_receipts(tmp_path: Path) -> None:
+    log = ChainedParts(tmp_path / "receipts.jsonl", part_bytes=300)
+    long = dataclasses.replace(SETTINGS, options={"a": "x" * 10_000})
+    with log:
+        receipts = Receipts(None, log)
+        for number, settings in ((1, SETTINGS), (2, SETTINGS), (3, long)):
+            given = order(settings, number, f"made/{number}")
+            assert given.key is not None
+            receipts.answer(ATTACHED, given.key, given, Trained(None, samples=1))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert trained_models(tmp_path) == {"made/2", "made/3"}
+
+
+def test_lines_that_tell_of_no_training_name_no_model(tmp_path: Path) -> None:
+    rows = ["", "{", "[]", "3", json.dumps({"answered": "trained"}), json.dumps({"answered": "trained", "asked": 3})]
+    (tmp_path / "receipts.jsonl").write_text("\n".join(rows) + '\n{"answered": "trained", "makes": "torn"}')
+    (tmp_path / "none").mkdir()
+    assert trained_models(tmp_path) == trained_models(tmp_path / "none") == trained_models(None) == frozenset()
+
+
+def test_receipts_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "receipts.jsonl")
+    with pytest.raises(DataError, match=r"receipts\.jsonl cannot be read"):
+        trained_models(tmp_path)
+
+
+def test_a_state_directory_without_receipts_settles_nothing(tmp_path: Path) -> None:
+    opened(tmp_path).prepare(0, {"head": {"w": np.zeros(1)}}, 1, "made/1")
+    after = opened(tmp_path)
+    after.settle_those_of(lambda: trained_models(tmp_path))
+    assert after.get(0, "head") is None

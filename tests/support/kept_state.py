@@ -1,0 +1,18 @@
+"""What clients keep to themselves, as their trainings leave it."""
+
+from pathlib import Path
+
+from fedgsp_node.personal_state import Arrays, PersonalState
+
+
+def opened(directory: Path | None, run_id: str = "run") -> PersonalState:
+    """What clients keep in a run, as a process that begins finds it."""
+    state = PersonalState(directory)
+    state.open(run_id)
+    return state
+
+
+def keep(state: PersonalState, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
+    """Keep what a training of a round has left, which has a receipt."""
+    state.prepare(client, {purpose: arrays}, round_number, f"made/{round_number}")
+    state.settle(client, round_number)
