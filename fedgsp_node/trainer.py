@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 
 from fedgsp.errors import UserError
@@ -100,6 +101,7 @@ class Trainer:
         self._slot = slot
         self._own = own
         self._once = Once(clients.personal, clients.tensors)
+        self._turns = defaultdict[int, asyncio.Lock](asyncio.Lock)  # by client
 
     async def carry_out(
         self,
@@ -119,20 +121,22 @@ class Trainer:
             key, start, settings = _checked(order, work)
             steps, client = Steps(work), order.client
             found = None if steps.repeatable else await self._slot.run(lambda _: self._once.find(client, key, work))
-            if found is None:
-                begun = await self._begin(start, steps, before_training, start_came)
-                learned, figures = await self._learn(client, key, work, start, settings, begun)
-                making = self._made(client, key, work, start, steps, learned, figures)
-            else:
-                logger.info("round=%d client=%d gets its published result again", key.round, client)
-                making = _ready(found)
-            # Called off in between, the client would not go on from a training that its receipts have.
-            try:
-                result, report = await to_the_end(self._told(client, key, work, start, making, done))
-            except (UserError, asyncio.CancelledError):
-                if not work.retain:  # nobody will ask for it, and it may have come after the order to release it
-                    self._store.release([work.produces, update_of(work.produces)])
-                raise
+            begun = found or await self._begin(start, steps, before_training, start_came)
+            # One training of a client at a time, up to its receipt: the next one begins with what this one has left.
+            async with self._turns[client]:
+                if isinstance(begun, Begun):
+                    learned, figures = await self._learn(client, key, work, start, settings, begun)
+                    making = self._made(client, key, work, start, steps, learned, figures)
+                else:
+                    logger.info("round=%d client=%d gets its published result again", key.round, client)
+                    making = _ready(begun)
+                # Called off in between, the client would not go on from a training that its receipts have.
+                try:
+                    result, report = await to_the_end(self._told(client, key, work, start, making, done))
+                except (UserError, asyncio.CancelledError):
+                    if not work.retain:  # nobody will ask for it, and it may have come after the order to release it
+                        self._store.release([work.produces, update_of(work.produces)])
+                    raise
         if work.bring:
             try:
                 await upload(work.produces, result.model, work.ticket, "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +102,31 @@ async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_the
     monkeypatch.undo()
     async with node(state_dir=tmp_path) as n:
         assert await trained(n, order(settings, ROUND + 2, "last")) == expected
+
+
+async def test_a_training_waits_until_the_one_before_it_has_its_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that was called off as it ended, in a round that has ended meanwhile."""
+    async with node() as n:
+        await trained(n, order(KEEPS, ROUND, "first"))
+        expected = await trained(n, order(KEEPS, ROUND + 1, "next"))
+    async with node() as n:
+        writing, go_on, put, last = threading.Event(), threading.Event(), n.clients.personal.put, list[Trained]()
+
+        def slow(*given: Any) -> None:
+            writing.set()
+            assert go_on.wait(10)
+            put(*given)
+
+        monkeypatch.setattr(n.clients.personal, "put", slow)
+        one = asyncio.create_task(trained(n, order(KEEPS, ROUND, "first")))
+        assert await asyncio.to_thread(writing.wait, 10)
+        other = asyncio.create_task(trained(n, order(KEEPS, ROUND + 1, "next"), last.append))
+        await n.slot.run(lambda _: None)  # whatever the second could do before was done
+        await n.slot.run(lambda _: None)
+        assert not last
+        go_on.set()
+        await one
+        assert await other == expected
 
 
 def test_models_are_known_from_the_newest_receipts(tmp_path: Path) -> None:
