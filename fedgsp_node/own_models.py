@@ -1,13 +1,13 @@
 """Models that clients trained alone: they stay on the node until a manager asks for them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 
 from fedgsp.errors import DataError, UserError
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node.order_error import failing
-from fedgsp_node.personal_state import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
+from fedgsp_node.personal_state import HEAD, MODEL, NEXT_MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 
 
 def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:
@@ -41,12 +41,16 @@ class OwnModels:
         self._tensors = tensors
         self._ids: dict[int, list[str]] = {}
 
-    def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
-        """Writes the result of a training to disk, beside the older model; raises OrderError if that fails."""
+    def save(self, client: int, model_id: str, weights: Weights) -> None:
+        """Writes the result of a training to disk, where `settle` finds it; raises OrderError if that fails."""
         with failing(FailureCode.UNSPECIFIED, UserError, OSError):
-            if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
-                self._personal.rename(client, MODEL, PREVIOUS)
-            self._personal.save(client, MODEL, weights.arrays, model_id)
+            self._personal.save(client, NEXT_MODEL, weights.arrays, model_id)
+
+    def settle(self, client: int, start_id: str, model_id: str) -> None:
+        """Keeps on disk what was saved, beside the older model: there is a receipt of it. Raises RunError."""
+        if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
+            self._personal.rename(client, MODEL, PREVIOUS)
+        self._personal.rename(client, NEXT_MODEL, MODEL)
 
     def hold(self, client: int, start_id: str, model_id: str) -> None:
         """Keeps the result and the older model in the store, and releases the client's other models there."""
@@ -69,10 +73,11 @@ class OwnModels:
         for client in [client for client, held in self._ids.items() if gone.intersection(held)]:
             self._store.release(self._ids.pop(client))
 
-    def reopen(self, clients: Iterable[int]) -> None:
+    def reopen(self, clients: Iterable[int], trainings: Callable[[], Container[str]]) -> None:
         """Forgets the models of the last run, and reads the models of this run from disk into the store.
 
-        Raises DataError for a file that is damaged or does not fit the task.
+        What the process before this one had only saved counts if `trainings` has its id. Raises DataError for a file
+        that is damaged or does not fit the task, and RunError if the disk fails.
         """
         self._ids.clear()
         for client in clients:
@@ -84,10 +89,21 @@ class OwnModels:
                 if kept is not None:
                     check_kept(kept[1], specs, client)
             for purpose in (PREVIOUS, MODEL):
-                found = self._personal.load(client, purpose)
-                if found is not None:
-                    model_id, arrays = found
-                    specs = tuple(spec for spec in self._tensors if spec.name in arrays)
-                    check_kept(arrays, specs, client)
-                    self._store.put(model_id, Weights.of(arrays, specs))
+                if (model_id := self._read(client, purpose)) is not None:
                     self._ids.setdefault(client, []).append(model_id)
+            saved = self._personal.label(client, NEXT_MODEL)
+            if saved is not None and saved in trainings():
+                self.settle(client, "", saved)
+                self._read(client, MODEL)
+                self.hold(client, "", saved)
+
+    def _read(self, client: int, purpose: str) -> str | None:
+        """Puts a model from disk into the store; returns its id."""
+        found = self._personal.load(client, purpose)
+        if found is None:
+            return None
+        model_id, arrays = found
+        specs = tuple(spec for spec in self._tensors if spec.name in arrays)
+        check_kept(arrays, specs, client)
+        self._store.put(model_id, Weights.of(arrays, specs))
+        return model_id

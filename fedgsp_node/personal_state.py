@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 #: What tensors are kept for. These words are also part of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
-OPTIMIZER, TENSORS = "optimizer", "tensors"
+OPTIMIZER, TENSORS, NEXT_MODEL = "optimizer", "tensors", "model-next"
 #: What trainings of rounds leave.
 OF_TRAININGS = (HEAD, PERSONAL_MODEL, OPTIMIZER, TENSORS)
 _BEFORE, _NEXT = "-before", "-next"
@@ -62,10 +62,10 @@ class PersonalState:
             self._held[client, purpose] = found
         return found
 
-    def put(self, client: int, purpose: str, arrays: Arrays, label: str = "", training: str = "") -> None:
+    def put(self, client: int, purpose: str, arrays: Arrays, label: str = "") -> None:
         """Keeps copies of tensors in place of the tensors kept before; raises RunError if they cannot be written."""
         copies = {name: np.array(array, order="C") for name, array in arrays.items()}
-        self.save(client, purpose, copies, label, training)
+        self.save(client, purpose, copies, label)
         self._held[client, purpose] = (label, copies)
 
     def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
@@ -90,36 +90,52 @@ class PersonalState:
         for purpose in OF_TRAININGS:
             self._remove(client, purpose + _NEXT)  # of a training that was given up
         for purpose, arrays in left.items():
-            # What is kept may be of a later round, if the run was resumed: that is not what the client began with.
-            kept = self.get(client, purpose)
-            if kept is not None and _is_before(kept[0], round_number):
-                self.put(client, purpose + _BEFORE, kept[1], kept[0])
-            elif kept is None:
+            if self.get(client, purpose) is None:
                 self._remove(client, purpose + _BEFORE)
-            self.put(client, purpose + _NEXT, arrays, str(round_number), training)
+            self.put(client, purpose + _NEXT, arrays, f"{round_number} {training}")
 
-    def settle(self, client: int, round_number: int) -> None:
-        """Keeps what the client's last training of a round has left: its receipt is kept, too.
+    def hand_out(self, client: int, training: str, again: str) -> None:
+        """The result of a training is given once more, as the model `again`, whose receipt is the one that counts.
 
-        What the client began with stays beside it, because a client that trains again in this round starts from that.
+        Raises RunError if this cannot be written.
         """
         for purpose in OF_TRAININGS:
-            if self._label_of(client, purpose + _NEXT) == str(round_number):
-                self.rename(client, purpose + _NEXT, purpose)
+            if (found := self._prepared(client, purpose, training)) is not None:
+                self.put(client, purpose + _NEXT, found[1], f"{round_of(found[0])} {again}")
+
+    def settle(self, client: int, training: str) -> None:
+        """Keeps what a training has left, whose receipt is kept, too.
+
+        What the client began with stays beside it, because a client that trains again in this round starts from that.
+        If the disk fails (RunError), the client goes on from this training all the same.
+        """
+        for purpose in OF_TRAININGS:
+            if (found := self._prepared(client, purpose, training)) is None:
+                continue
+            moves, kept = [(purpose + _NEXT, purpose)], self.get(client, purpose)
+            # What is kept may be of a later round, if the run was resumed: that is not what the client began with.
+            if kept is not None and _is_before(kept[0], int(round_of(found[0]))):
+                self._held[client, purpose + _BEFORE] = kept
+                moves.insert(0, (purpose, purpose + _BEFORE))
+            self._held[client, purpose] = found
+            del self._held[client, purpose + _NEXT]
+            for name, other in moves:  # ended in between, there is no last one, and `settle_those_of` goes on
+                self._move(client, name, other)
 
     def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:
         """Keeps what the process before this one had prepared, if `trainings` has the id of the model that was made.
 
         `trainings` is called only if something was prepared: it may have to read much.
         """
-        mine = re.compile(rf"{re.escape(self._run_id)}-client-(\d+)\.(.+){_NEXT}\.safetensors", re.ASCII)
+        purposes = "|".join(OF_TRAININGS)
+        mine = re.compile(rf"{re.escape(self._run_id)}-client-(\d+)\.({purposes}){_NEXT}\.safetensors", re.ASCII)
         names = (path.name for path in self.directory.iterdir()) if self.directory is not None else ()
         prepared = [(int(found[1]), found[2]) for name in names if (found := mine.fullmatch(name))]
         answered = trainings() if prepared else ()
         for client, purpose in prepared:
-            said = self._said(client, purpose + _NEXT)
-            if said is not None and said.get("training", "") in answered:
-                self.rename(client, purpose + _NEXT, purpose)
+            training = _training_of(self.label(client, purpose + _NEXT) or "")
+            if training in answered:
+                self.settle(client, training)
 
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors on disk, or None; raises DataError if the file is damaged."""
@@ -138,14 +154,14 @@ class PersonalState:
         `purpose` says what the tensors are, for example the client's head. No tensor is read. Raises DataError if the
         file is damaged.
         """
-        said = self._said(client, purpose)
-        return said.get("label", "") if said is not None else None
+        path = self._path(client, purpose)
+        if path is None or not path.exists():
+            return None
+        with _opened(path) as file:
+            return str((file.metadata() or {}).get("label", ""))
 
-    def save(self, client: int, purpose: str, arrays: Arrays, label: str, training: str = "") -> None:
-        """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written.
-
-        The texts `label` and `training` stand beside them.
-        """
+    def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
+        """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written."""
         path = self._path(client, purpose)
         if path is None:
             return
@@ -153,9 +169,8 @@ class PersonalState:
         try:
             # Only the owner may read the file: it holds tensors that the client does not share.
             ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-            texts = {"label": label, **({"training": training} if training else {})}
             with fresh(aside, 0o600) as file:
-                write_all(file, safetensors.numpy.save(ordered, with_digest(ordered, texts)))
+                write_all(file, safetensors.numpy.save(ordered, with_digest(ordered, {"label": label})))
             sync(aside)
             aside.replace(path)
             sync(path.parent)  # what was published must be known after a power cut, too: it is never drawn twice
@@ -169,6 +184,12 @@ class PersonalState:
 
         Raises RunError if that fails.
         """
+        if (client, purpose) in self._held:
+            self._held[client, other] = self._held.pop((client, purpose))
+        self._move(client, purpose, other)
+
+    def _move(self, client: int, purpose: str, other: str) -> None:
+        """Moves tensors on disk, if they are there; raises RunError if that fails."""
         path, target = self._path(client, purpose), self._path(client, other)
         if path is not None and target is not None and path.exists():
             try:
@@ -176,9 +197,12 @@ class PersonalState:
                 sync(path.parent)
             except OSError as error:
                 raise not_written(target, error) from error
-        self._held.pop((client, other), None)
-        if (client, purpose) in self._held:
-            self._held[client, other] = self._held.pop((client, purpose))
+
+    def _prepared(self, client: int, purpose: str, training: str) -> tuple[str, Arrays] | None:
+        """What a training has left and is not settled; None if there is nothing, or if another one has left it."""
+        name = purpose + _NEXT
+        label = self._held[client, name][0] if (client, name) in self._held else self.label(client, name)
+        return self.get(client, name) if label is not None and _training_of(label) == training else None
 
     def _remove(self, client: int, purpose: str) -> None:
         """Removes tensors, if there are any; raises RunError if that fails."""
@@ -189,19 +213,6 @@ class PersonalState:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise not_written(path, error) from error
-
-    def _label_of(self, client: int, purpose: str) -> str | None:
-        """The label of tensors that are held in memory, or on disk."""
-        held = self._held.get((client, purpose))
-        return held[0] if held is not None else self.label(client, purpose)
-
-    def _said(self, client: int, purpose: str) -> Mapping[str, str] | None:
-        """The texts beside tensors on disk; None if there is no file. Raises DataError if the file is damaged."""
-        path = self._path(client, purpose)
-        if path is None or not path.exists():
-            return None
-        with _opened(path) as file:
-            return dict(file.metadata() or {})
 
     def _path(self, client: int, purpose: str) -> Path | None:
         if self.directory is None:
@@ -219,6 +230,15 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(f"{path} cannot be read: {error}", _REMEDY) from None
 
 
+def round_of(label: str) -> str:
+    """The round in the label of what a training has left. A version before this one wrote no training behind it."""
+    return label.partition(" ")[0]
+
+
+def _training_of(label: str) -> str:
+    return label.partition(" ")[2]
+
+
 def _is_before(label: str, round_number: int) -> bool:
     """Whether a label is that of an earlier round. A run that was resumed may be two rounds behind its nodes."""
-    return not label.isdecimal() or int(label) < round_number
+    return not round_of(label).isdecimal() or int(round_of(label)) < round_number

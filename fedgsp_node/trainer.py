@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -132,9 +131,10 @@ class Trainer:
                     making = _ready(begun)
                 # Called off in between, the client would not go on from a training that its receipts have.
                 try:
-                    result, report = await to_the_end(self._told(client, key, work, start, making, done))
+                    result, report = await to_the_end(self._told(client, work, start, making, done))
                 except (UserError, asyncio.CancelledError):
-                    if not work.retain:  # nobody will ask for it, and it may have come after the order to release it
+                    # If nobody will ask for it: it may have come after the order to release it.
+                    if work.produces not in self._own:
                         self._store.release([work.produces, update_of(work.produces)])
                     raise
         if work.bring:
@@ -155,36 +155,45 @@ class Trainer:
         learned: Learned,
         figures: Trained,
     ) -> Published:
-        """Prepares what the client does not share to be kept, and then takes the outgoing steps with the rest."""
-        if not work.trial:
-            head = start.without_head or learned.keeps_head
-            await asyncio.to_thread(self._prepare, client, learned, head, key.round, work.produces)
-        make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
+        """Takes the outgoing steps, and prepares what the client does not share to be kept."""
+
+        def make() -> Published:
+            if not work.trial:
+                self._prepare(client, learned, start.without_head or learned.keeps_head, key.round, work.produces)
+            return steps.publish(client, key, learned, figures, self._once.secret)
+
         if steps.repeatable:
             return await asyncio.to_thread(make)
         # In the slot, which finishes what it began: nobody draws while a result is being written.
         return await self._slot.run(lambda _: self._once.publish(client, key, work, make))
 
     async def _told(
-        self, client: int, key: OrderKey, work: Train, start: Start, making: Awaitable[Published], done: Done
+        self, client: int, work: Train, start: Start, making: Awaitable[Published], done: Done
     ) -> tuple[Published, Trained]:
         """The result, once it is published, and the report, of which `done` is told.
 
         Then the client goes on from this training. If `done` raises an error, it does not.
         """
         found = await making
-        report = found.report
+        report, personal = found.report, self._clients.personal
+        if found.training != work.produces:  # an earlier order has published it
+            with failing(FailureCode.UNSPECIFIED, UserError):
+                await asyncio.to_thread(personal.hand_out, client, found.training, work.produces)
         if found.update is not None:
             self._store.put(update_of(work.produces), found.update)
             report = dataclasses.replace(report, update=found.update.ref(update_of(work.produces)))
         if work.retain:
-            await asyncio.to_thread(self._own.save, client, start.model_id, work.produces, found.model)
-            self._own.hold(client, start.model_id, work.produces)
+            await asyncio.to_thread(self._own.save, client, work.produces, found.model)
         result = await publish(self._store, work.produces, found.model)
         report = dataclasses.replace(report, ref=result.ref)
         done(report)
+        if work.retain:
+            try:
+                await asyncio.to_thread(self._own.settle, client, start.model_id, work.produces)
+            finally:
+                self._own.hold(client, start.model_id, work.produces)
         if report.keeps:
-            await asyncio.to_thread(self._clients.personal.settle, client, key.round)
+            await asyncio.to_thread(personal.settle, client, work.produces)
         return found, report
 
     async def _begin(self, start: Start, steps: Steps, before_training: Callable[[], None], start_came: Came) -> Begun:

@@ -83,9 +83,10 @@ class Worker:
         """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""
         personal = self._clients.personal
         personal.open(run_id)
-        personal.settle_those_of(functools.partial(trained_models, personal.directory))
+        trainings = functools.cache(functools.partial(trained_models, personal.directory))
+        personal.settle_those_of(trainings)
         self._discriminating.forget()
-        self._own.reopen(hosted.client for hosted in self._clients.hosted)
+        self._own.reopen((hosted.client for hosted in self._clients.hosted), trainings)
 
     @property
     def bases(self) -> Bases:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp_node.finished.record import ModelFile, RunRecord
-from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
 
 Arrays = dict[str, NDArray[Any]]
 #: Tells the user something that is not an error.
@@ -96,7 +96,7 @@ def _kept(
             elif (later := personal.get(client, purpose)) is not None:
                 what = f"the {purpose.replace('-', ' ')} of client {client} in {personal.directory}"
                 tell(
-                    f"{what} is of round {later[0]}, and {file.path.name} of round {file.round}:"
+                    f"{what} is of round {round_of(later[0])}, and {file.path.name} of round {file.round}:"
                     " they are not put together"
                 )
             elif purpose == PERSONAL_MODEL and personal.directory is not None:

@@ -112,6 +112,7 @@ class Once:
             "run": key.run,
             "round": key.round,
             "order": _identity(work),
+            "training": made.training,
             "bfloat16": made.model.bfloat16,
             "figures": {name: getattr(made.report, name) for name in FIGURES},
         }
@@ -131,7 +132,8 @@ class Once:
         update = None
         if (revealed := found[1].get(_UPDATE)) is not None:
             update = Weights.of({_UPDATE: revealed}, (TensorSpec(_UPDATE, str(revealed.dtype), revealed.shape),))
-        return Published(model, update, Trained(None, **{name: record["figures"][name] for name in FIGURES}))
+        report = Trained(None, **{name: record["figures"][name] for name in FIGURES})
+        return Published(model, update, report, record.get("training", ""))
 
 
 def _purpose(key: OrderKey, work: Train) -> str:

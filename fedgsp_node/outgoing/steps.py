@@ -29,6 +29,8 @@ class Published:
     update: Weights | None
     #: The report on the training, without references to model and update.
     report: Trained
+    #: Id of the model for which it was trained; empty in what an earlier version has published.
+    training: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Steps:
 
         protected = taken(learned.after, after_reveal=False)
         update = self._revealed(learned, protected)
-        return Published(taken(protected, after_reveal=True), update, report)
+        return Published(taken(protected, after_reveal=True), update, report, self._work.produces)
 
     def _revealed(self, learned: Learned, model: Weights) -> Weights | None:
         """What the client reveals of its update, after all steps that protect it."""

@@ -324,7 +324,7 @@ async def test_a_thread_comes_back_although_the_other_end_is_as_fast(
 
 
 async def test_a_transfer_that_is_cancelled_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same memory may be filled by the next attempt at once."""
+    """Its memory may be another model's as soon as nobody holds it."""
     into = Weights(LARGE.tensors, np.zeros_like(LARGE.buffer))
     takes, go_on, took = asyncio.Event(), threading.Event(), threading.Event()
     loop, take = asyncio.get_running_loop(), Inlet.take

@@ -26,7 +26,8 @@ class Node:
 
     def train(self, client: int, start: str, produces: str, seed: int = 0) -> None:
         weights = some_weights(seed)
-        self.own.save(client, start, produces, weights)
+        self.own.save(client, produces, weights)
+        self.own.settle(client, start, produces)
         self.own.hold(client, start, produces)
         self.store.put(produces, weights)
 
@@ -78,7 +79,7 @@ def test_a_restarted_node_has_the_newest_of_each_client_and_what_it_started_from
     before.train(0, "r1", "r2", seed=2)
     before.train(3, "initial", "other", seed=3)
     after = Node(tmp_path)
-    after.own.reopen([0, 1, 3])
+    after.own.reopen([0, 1, 3], frozenset)
     assert len(after.store) == 3
     assert after.held("r1", "r2", "other") == ["r1", "r2", "other"]
     after.train(0, "r2", "r3")
@@ -89,7 +90,7 @@ def test_a_restarted_node_has_the_newest_of_each_client_and_what_it_started_from
 async def test_what_is_found_again_has_the_same_bits(tmp_path: Path) -> None:
     Node(tmp_path).train(0, "initial", "r1", seed=1)
     after = Node(tmp_path)
-    after.own.reopen([0])
+    after.own.reopen([0], frozenset)
     found = await after.store.get("r1")
     assert found.ref("r1") == some_weights(1).ref("r1")
     assert found.tensors == TENSORS
@@ -98,7 +99,7 @@ async def test_what_is_found_again_has_the_same_bits(tmp_path: Path) -> None:
 def test_models_of_another_run_are_none_of_this_ones(tmp_path: Path) -> None:
     Node(tmp_path, "first").train(0, "initial", "r1")
     second = Node(tmp_path, "second")
-    second.own.reopen([0])
+    second.own.reopen([0], frozenset)
     assert len(second.store) == 0
 
 
@@ -131,5 +132,5 @@ def test_a_result_of_a_round_is_kept_through_the_next_whatever_that_starts_from(
     kept = ["run/1/0/parallel/0.0", "run/2/0/parallel/0.4"]
     assert node.held(*kept, "run/2/0/parallel/0.0") == kept
     after = Node(tmp_path)
-    after.own.reopen([0])
+    after.own.reopen([0], frozenset)
     assert after.held(*kept) == kept

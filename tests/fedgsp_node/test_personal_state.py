@@ -191,13 +191,13 @@ def test_what_a_training_has_left_is_kept_when_it_is_settled(tmp_path: Path, on_
     state = opened(tmp_path if on_disk else None)
     keep(state, 3, HEAD, ARRAYS, 1)
     state.prepare(3, {HEAD: {"w": np.full(2, 2)}}, 2, "made/2")
-    for number in (1, 3):
-        state.settle(3, number)
-    state.settle(4, 2)
+    for training in ("made/1", "made/3"):
+        state.settle(3, training)
+    state.settle(4, "made/2")
     for reader in (state, opened(tmp_path)) if on_disk else (state,):
         assert same(("", reader.get_before(3, HEAD, 3)))
         assert same(("", reader.get_before(3, HEAD, None)))
-    state.settle(3, 2)
+    state.settle(3, "made/2")
     for reader in (state, opened(tmp_path)) if on_disk else (state,):
         found = reader.get(3, HEAD)
         assert found is not None
@@ -210,7 +210,8 @@ def test_what_was_not_settled_is_given_up_when_the_client_trains_again(tmp_path:
     state = opened(tmp_path if on_disk else None)
     state.prepare(3, {HEAD: {"w": np.full(2, 2)}, MODEL: {"w": np.zeros(1)}}, 2, "made/2")
     state.prepare(3, {OPTIMIZER: ARRAYS}, 2, "again/2")
-    state.settle(3, 2)
+    for training in ("made/2", "again/2"):
+        state.settle(3, training)
     for reader in (state, opened(tmp_path)) if on_disk else (state,):
         assert reader.get(3, HEAD) is None
         assert same(reader.get(3, OPTIMIZER))
@@ -232,3 +233,65 @@ def test_receipts_are_not_read_if_nothing_was_prepared(tmp_path: Path) -> None:
     keep(opened(tmp_path), 3, HEAD, ARRAYS, 1)
     for state in (opened(tmp_path), opened(None)):
         state.settle_those_of(lambda: pytest.fail("receipts were read"))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_training_without_a_receipt_leaves_also_what_there_was_before_the_last_round(
+    tmp_path: Path, on_disk: bool
+) -> None:
+    """The run may be resumed at that round."""
+    state = opened(tmp_path if on_disk else None)
+    for number in (1, 2):
+        keep(state, 3, HEAD, {"w": np.full(1, number)}, number)
+    state.prepare(3, {HEAD: {"w": np.full(1, 3)}}, 3, "lost")
+    for reader in (state, opened(tmp_path)) if on_disk else (state,):
+        assert [w_before(reader, asked) for asked in (2, 3, 4)] == [1, 2, 2]
+
+
+def test_a_process_that_ended_between_the_two_steps_of_settling_is_followed_by_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedError(Exception):
+        pass
+
+    def ended(*_: object) -> None:
+        raise EndedError
+
+    state = opened(tmp_path)
+    for number in (1, 2):
+        keep(state, 3, HEAD, {"w": np.full(1, number)}, number)
+    state.prepare(3, {HEAD: {"w": np.full(1, 3)}}, 3, "made/3")
+    with monkeypatch.context() as here:
+        here.setattr("fedgsp_node.personal_state.sync", ended)  # after the first file got its name
+        with pytest.raises(EndedError):
+            state.settle(3, "made/3")
+    state = opened(tmp_path)
+    state.settle_those_of(lambda: {"made/3"})
+    for reader in (state, opened(tmp_path)):
+        assert [w_before(reader, asked) for asked in (3, 4)] == [2, 3]
+
+
+@pytest.mark.parametrize("what", ["pathlib.Path.replace", "fedgsp_node.personal_state.sync"])
+def test_a_client_goes_on_from_a_training_with_a_receipt_although_the_disk_fails(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    state = opened(tmp_path)
+    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
+    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    with monkeypatch.context() as here:
+        here.setattr(what, fails)
+        with pytest.raises(RunError, match="cannot be written"):
+            state.settle(3, "made/2")
+    after = opened(tmp_path)
+    after.settle_those_of(lambda: {"made/2"})
+    for reader in (state, after):
+        assert [w_before(reader, asked) for asked in (2, 3)] == [1, 2]
+
+
+def w_before(state: PersonalState, round_number: int) -> float:
+    found = state.get_before(3, HEAD, round_number)
+    assert found is not None
+    return float(found["w"][0])

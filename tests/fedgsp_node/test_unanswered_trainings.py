@@ -160,3 +160,64 @@ def test_a_state_directory_without_receipts_settles_nothing(tmp_path: Path) -> N
     after = opened(tmp_path)
     after.settle_those_of(lambda: trained_models(tmp_path))
     assert after.get(0, "head") is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_own_models_without_receipts_do_not_take_the_place_of_one_with_a_receipt(
+    restarted: bool, tmp_path: Path
+) -> None:
+    """With little room on the disk, there are no receipts, but models can be written."""
+
+    def own(number: int) -> Order:
+        given = order(SETTINGS, number, f"run/{number}/0")
+        assert isinstance(given.work, Train)
+        return dataclasses.replace(given, work=dataclasses.replace(given.work, retain=True))
+
+    async with contextlib.AsyncExitStack() as stack:
+        n = await stack.enter_async_context(node(state_dir=tmp_path))
+        await trained(n, own(1))
+        for number in (2, 3):
+            with pytest.raises(RunError, match=r"receipts\.jsonl"):
+                await trained(n, own(number), full)
+        if restarted:
+            n = await stack.enter_async_context(node(state_dir=tmp_path))
+        assert [f"run/{number}/0" in n.store for number in (1, 2, 3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_an_own_model_with_a_receipt_counts_although_the_node_ended_just_then(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedError(BaseException):
+        pass
+
+    rename, done, told = PersonalState.rename, list[str](), list[bytes]()
+
+    def ends(state: PersonalState, client: int, purpose: str, other: str) -> None:
+        if len(done) == steps:
+            raise EndedError
+        rename(state, client, purpose, other)
+        done.append(purpose)
+
+    def own(number: int) -> Order:
+        work = Train(Start("start", HERE), f"run/{number}/0", SETTINGS, retain=True)
+        return Order(OrderKey(number, "train", 0, 0), 0, work)
+
+    with receipt_log(tmp_path) as log:
+        receipts = Receipts(None, log)
+
+        def answer(made: Trained) -> None:
+            given = own(len(told) + 1)
+            assert given.key is not None
+            told.append(receipts.answer(ATTACHED, dataclasses.replace(given.key, run="run"), given, made))
+
+        async with node(state_dir=tmp_path) as n:
+            await trained(n, own(1), answer)
+            monkeypatch.setattr(PersonalState, "rename", ends)
+            with pytest.raises(EndedError):
+                await trained(n, own(2), answer)
+        monkeypatch.undo()
+    async with node(state_dir=tmp_path) as n:
+        assert [f"run/{number}/0" in n.store for number in (1, 2)] == [True, True]
+    async with node(state_dir=tmp_path) as n:
+        assert [f"run/{number}/0" in n.store for number in (1, 2)] == [True, True]

@@ -15,4 +15,4 @@ def opened(directory: Path | None, run_id: str = "run") -> PersonalState:
 def keep(state: PersonalState, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
     """Keep what a training of a round has left, which has a receipt."""
     state.prepare(client, {purpose: arrays}, round_number, f"made/{round_number}")
-    state.settle(client, round_number)
+    state.settle(client, f"made/{round_number}")
