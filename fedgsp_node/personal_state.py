@@ -109,18 +109,20 @@ class PersonalState:
         What the client began with stays beside it, because a client that trains again in this round starts from that.
         If the disk fails (RunError), the client goes on from this training all the same.
         """
+        moves = list[tuple[str, str]]()
         for purpose in OF_TRAININGS:
             if (found := self._prepared(client, purpose, training)) is None:
                 continue
-            moves, kept = [(purpose + _NEXT, purpose)], self.get(client, purpose)
+            kept = self.get(client, purpose)
             # What is kept may be of a later round, if the run was resumed: that is not what the client began with.
             if kept is not None and _is_before(kept[0], int(round_of(found[0]))):
                 self._held[client, purpose + _BEFORE] = kept
-                moves.insert(0, (purpose, purpose + _BEFORE))
+                moves.append((purpose, purpose + _BEFORE))
             self._held[client, purpose] = found
             del self._held[client, purpose + _NEXT]
-            for name, other in moves:  # ended in between, there is no last one, and `settle_those_of` goes on
-                self._move(client, name, other)
+            moves.append((purpose + _NEXT, purpose))
+        for purpose, other in moves:  # ended in between, there is no last one, and `settle_those_of` goes on
+            self._move(client, purpose, other)
 
     def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:
         """Keeps what the process before this one had prepared, if `trainings` has the id of the model that was made.
