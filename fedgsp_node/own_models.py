@@ -40,11 +40,17 @@ class OwnModels:
         self._personal = personal
         self._tensors = tensors
         self._ids: dict[int, list[str]] = {}
+        self._saved: set[str] = set()
 
     def save(self, client: int, model_id: str, weights: Weights) -> None:
         """Writes the result of a training to disk, where `settle` finds it; raises OrderError if that fails."""
         with failing(FailureCode.UNSPECIFIED, UserError, OSError):
             self._personal.save(client, NEXT_MODEL, weights.arrays, model_id)
+        self._saved.add(model_id)
+
+    def give_up(self, model_id: str) -> None:
+        """There is no receipt of a model that was saved."""
+        self._saved.discard(model_id)
 
     def settle(self, client: int, start_id: str, model_id: str) -> None:
         """Keeps on disk what was saved, beside the older model: there is a receipt of it. Raises RunError."""
@@ -57,6 +63,7 @@ class OwnModels:
         older = self._older(client, start_id, model_id)
         self._store.release([other for other in self._ids.get(client, []) if other not in (*older, model_id)])
         self._ids[client] = [*older, model_id]
+        self._saved.discard(model_id)
 
     def _older(self, client: int, start_id: str, model_id: str) -> list[str]:
         held = self._ids.get(client, [])
@@ -65,7 +72,7 @@ class OwnModels:
         return [other for other in held if _round_of(other) != _round_of(model_id)][-1:]
 
     def __contains__(self, model_id: str) -> bool:
-        return any(model_id in held for held in self._ids.values())
+        return model_id in self._saved or any(model_id in held for held in self._ids.values())
 
     def forget(self, model_ids: Iterable[str]) -> None:
         """Forgets both models of every client that owns one of these."""
@@ -80,6 +87,7 @@ class OwnModels:
         that is damaged or does not fit the task, and RunError if the disk fails.
         """
         self._ids.clear()
+        self._saved.clear()
         for client in clients:
             for purpose, specs in (
                 (HEAD, [spec for spec in self._tensors if spec.head]),

@@ -133,6 +133,7 @@ class Trainer:
                 try:
                     result, report = await to_the_end(self._told(client, work, start, making, done))
                 except (UserError, asyncio.CancelledError):
+                    self._own.give_up(work.produces)
                     # If nobody will ask for it: it may have come after the order to release it.
                     if work.produces not in self._own:
                         self._store.release([work.produces, update_of(work.produces)])

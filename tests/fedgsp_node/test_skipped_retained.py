@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Order, OrderKey, Release, Start, Train
+import asyncio
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import RunError
+from fedgsp.messages import Order, OrderKey, Recall, Release, Start, Train, Trained
+from fedgsp_node.own_models import OwnModels
 from tests.support.working import HERE, OWN, ROUND, SETTINGS, node
 
 
@@ -12,3 +21,36 @@ async def test_a_result_that_its_group_lets_go_leaves_the_model_that_it_started_
         await n.do(Train(Start("r1", OWN), "r2", SETTINGS, retain=True))
         await n.worker.carry_out(Order(OrderKey(ROUND, "release", 0, 1), 0, Release(("r2",))), n._upload)
         assert "r1" in n.store  # the top server still starts the client's next round from it
+
+
+async def test_a_model_that_stays_is_not_let_go_while_its_receipt_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manager that takes over a group asks at any moment, and may not know of the model yet."""
+    writing, go_on, settle = threading.Event(), threading.Event(), OwnModels.settle
+
+    def slow(*given: Any) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        settle(*given)
+
+    monkeypatch.setattr(OwnModels, "settle", slow)
+    async with node() as n:
+        key = OrderKey(ROUND, "train", 0, 0, run="run")
+        work = Train(Start("start", HERE), f"run/{ROUND}/0/own", SETTINGS, retain=True)
+        training = asyncio.create_task(n.worker.carry_out(Order(key, 0, work), n._upload))
+        assert await asyncio.to_thread(writing.wait, 10)
+        asked = Order(dataclasses.replace(key, task="recall"), 0, Recall(f"run/{ROUND}/0/", ()))
+        await n.worker.carry_out(asked, n._upload)
+        go_on.set()
+        await training
+        assert work.produces in n.store
+
+
+async def test_a_model_without_a_receipt_does_not_stay() -> None:
+    def full(_: Trained) -> None:
+        raise RunError("receipts.jsonl cannot be written", "make room")
+
+    async with node() as n:
+        work = Train(Start("start", HERE), "own", SETTINGS, retain=True)
+        with pytest.raises(RunError):
+            await n.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, full)
+        assert "own" not in n.store
