@@ -101,7 +101,7 @@ class Scoring:
         return rated(self.score, self.combined(metric_of(self.score), figures))
 
     def own(self, metric: str, figure: Figure) -> float:
-        """The metric of one client as people read it; NaN for a ratio whose denominator is 0, and for no figure."""
+        """The metric of one client as people read it; NaN if it does not count, or has the denominator 0."""
         if not figure.is_finite:
             return math.nan
         if not WAYS[self.combine.get(metric, SAMPLES)].ratio:
@@ -137,7 +137,7 @@ def accuracy_of(answers: Iterable[Answer]) -> float | None:
 def loss_of(answers: Iterable[Answer]) -> float | None:
     """The mean loss over all samples; None without samples.
 
-    Clients whose loss is no figure are left out, with their samples.
+    Clients whose loss is too large to count, or is no finite number, are left out, with their samples.
     """
     counted = [one for one in answers if is_figure(one.loss_sum)]
     samples = sum(one.samples for one in counted)
@@ -164,7 +164,7 @@ def larger_is_better(score: str) -> bool:
 def rated(score: str, value: float | None) -> float | None:
     """The score of a model by the value of the figure behind it: a larger score is always better.
 
-    None if there is no such value, or if it is no figure.
+    None if there is no such value, or if it is too large to count, or is no finite number.
     """
     if value is None or not is_figure(value):
         return None

@@ -49,7 +49,7 @@ class OwnModels:
         self._saved.add(model_id)
 
     def give_up(self, model_id: str) -> None:
-        """There is no receipt of a model that was saved."""
+        """Stops holding a model that was saved, because there is no receipt of its training."""
         self._saved.discard(model_id)
 
     def settle(self, client: int, start_id: str, model_id: str) -> None:

@@ -121,7 +121,8 @@ class PersonalState:
             self._held[client, purpose] = found
             del self._held[client, purpose + _NEXT]
             moves.append((purpose + _NEXT, purpose))
-        for purpose, other in moves:  # ended in between, there is no last one, and `settle_those_of` goes on
+        # If the process ends between two moves, the file of the last round is missing: `settle_those_of` goes on.
+        for purpose, other in moves:
             self._move(client, purpose, other)
 
     def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:

@@ -129,7 +129,7 @@ class Trainer:
                 else:
                     logger.info("round=%d client=%d gets its published result again", key.round, client)
                     making = _ready(begun)
-                # Called off in between, the client would not go on from a training that its receipts have.
+                # If this were called off in the middle, the client might not go on from a training that has a receipt.
                 try:
                     result, report = await to_the_end(self._told(client, work, start, making, done))
                 except (UserError, asyncio.CancelledError):

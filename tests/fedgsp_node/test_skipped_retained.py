@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Order, OrderKey, Recall, Release, Start, Train, Trained
+from fedgsp.messages import Order, OrderKey, Recall, Release, Start, Train
 from fedgsp_node.own_models import OwnModels
-from tests.support.working import HERE, OWN, ROUND, SETTINGS, node
+from tests.support.working import HERE, OWN, ROUND, SETTINGS, no_receipt, node
 
 
 async def test_a_result_that_its_group_lets_go_leaves_the_model_that_it_started_from() -> None:
@@ -46,11 +46,8 @@ async def test_a_model_that_stays_is_not_let_go_while_its_receipt_is_written(mon
 
 
 async def test_a_model_without_a_receipt_does_not_stay() -> None:
-    def full(_: Trained) -> None:
-        raise RunError("receipts.jsonl cannot be written", "make room")
-
     async with node() as n:
         work = Train(Start("start", HERE), "own", SETTINGS, retain=True)
         with pytest.raises(RunError):
-            await n.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, full)
+            await n.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, no_receipt)
         assert "own" not in n.store

@@ -31,7 +31,7 @@ from fedgsp.optimizers import KEPT
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
 from tests.support.kept_state import opened
-from tests.support.working import HERE, ROUND, SETTINGS, Node, node
+from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node
 
 KEEPS = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
 SETTINGS_OF = {"optimizer": KEEPS, "head": dataclasses.replace(SETTINGS, algorithm="own-head")}
@@ -50,10 +50,6 @@ async def trained(n: Node, given: Order, answer: Callable[[Trained], None] = lam
     return (await n.store.get(given.work.produces)).buffer.tobytes()
 
 
-def full(_: Trained) -> None:
-    raise RunError("receipts.jsonl cannot be written", "make room")
-
-
 @pytest.mark.parametrize("what", SETTINGS_OF)
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_training_without_a_receipt_leaves_its_client_as_it_was(
@@ -67,7 +63,7 @@ async def test_a_training_without_a_receipt_leaves_its_client_as_it_was(
         n = await stack.enter_async_context(node(state_dir=directory))
         assert await trained(n, order(settings, ROUND, "first")) == first
         with pytest.raises(RunError, match=r"receipts\.jsonl"):
-            await trained(n, order(settings, ROUND + 1, "lost"), full)
+            await trained(n, order(settings, ROUND + 1, "lost"), no_receipt)
         if restarted:
             n = await stack.enter_async_context(node(state_dir=directory))
         assert await trained(n, order(settings, ROUND + 2, "last")) == expected
@@ -178,7 +174,7 @@ async def test_own_models_without_receipts_do_not_take_the_place_of_one_with_a_r
         await trained(n, own(1))
         for number in (2, 3):
             with pytest.raises(RunError, match=r"receipts\.jsonl"):
-                await trained(n, own(number), full)
+                await trained(n, own(number), no_receipt)
         if restarted:
             n = await stack.enter_async_context(node(state_dir=tmp_path))
         assert [f"run/{number}/0" in n.store for number in (1, 2, 3)] == [True, False, False]

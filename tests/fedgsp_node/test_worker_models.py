@@ -38,7 +38,7 @@ from fedgsp_node.personal_state import HEAD, OPTIMIZER
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support.blobs_task import Blobs
-from tests.support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
+from tests.support.working import HERE, OWN, ROUND, SETTINGS, Node, no_receipt, node, training, why_not
 
 STEP_HEAD, STEP_ROUNDING = OutgoingStep("head"), OutgoingStep("rounding")
 
@@ -333,13 +333,10 @@ async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of_
 
 
 async def test_a_result_without_a_receipt_is_given_to_nobody_who_asks_for_it_later() -> None:
-    def full(_: Trained) -> None:
-        raise RunError("receipts.jsonl cannot be written", "make room")
-
     async with node() as n:
         order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", SETTINGS, Reveal("exact")))
         with pytest.raises(RunError, match=r"receipts\.jsonl"):
-            await n.worker.carry_out(order, n._upload, full)
+            await n.worker.carry_out(order, n._upload, no_receipt)
         assert update_of("end") not in n.store
         with pytest.raises(WeightsError, match=r"receipts\.jsonl cannot be written"):
             await n.store.get("end")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedgsp.channels import Channels
+from fedgsp.errors import RunError
 from fedgsp.messages import (
     Failure,
     Order,
@@ -20,6 +21,7 @@ from fedgsp.messages import (
     SourceKind,
     Start,
     Train,
+    Trained,
     TrainingSettings,
     Work,
 )
@@ -77,3 +79,8 @@ async def why_not(doing: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> Failur
     with pytest.raises((OrderError, WeightsError)) as error:
         await doing
     return error.value.failure  # type: ignore[attr-defined]
+
+
+def no_receipt(_: Trained) -> None:
+    """In place of the receipt of a training: the disk is full."""
+    raise RunError("receipts.jsonl cannot be written", "make room")

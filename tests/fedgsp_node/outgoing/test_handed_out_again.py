@@ -17,7 +17,7 @@ from fedgsp.messages import Attached, Order, OrderKey, OutgoingStep, Start, Trai
 from fedgsp_node.personal_state import HEAD, Arrays, PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log
 from tests.support.outgoing_steps import DRAWS
-from tests.support.working import HERE, ROUND, SETTINGS, Node, node
+from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node
 
 OWN_HEAD = dataclasses.replace(SETTINGS, algorithm="own-head")
 NOISE = (OutgoingStep("noise", {"scale": "0.5"}),)
@@ -40,10 +40,6 @@ async def trained(n: Node, given: Order, answer: Callable[[Trained], None] = lam
     return (await n.store.get(given.work.produces)).digest
 
 
-def full(_: Trained) -> None:
-    raise RunError("receipts.jsonl cannot be written", "make room")
-
-
 def head(n: Node) -> Arrays:
     kept = n.clients.personal.get(0, HEAD)
     assert kept is not None
@@ -60,7 +56,7 @@ async def test_what_an_unanswered_training_has_left_does_not_go_with_the_result_
         await trained(n, order("a"))
         expected = head(n)
         with pytest.raises(RunError):
-            await trained(n, order("lost", "other", aside=True), full)
+            await trained(n, order("lost", "other", aside=True), no_receipt)
         await trained(n, order("b"))
         assert same(head(n), expected)
 
@@ -93,7 +89,7 @@ async def test_a_training_prepares_nothing_before_another_one_of_the_client_is_a
         monkeypatch.setattr(PersonalState, "settle", slow)
         first = asyncio.create_task(trained(n, order("a", outgoing=())))
         await kept.wait()
-        second = asyncio.create_task(trained(n, order("b", "other", outgoing=()), full))
+        second = asyncio.create_task(trained(n, order("b", "other", outgoing=()), no_receipt))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(second), 0.5)
         go_on.set()
@@ -120,7 +116,7 @@ async def test_a_result_that_was_handed_out_as_the_node_ended_counts_by_the_rece
         key = dataclasses.replace(again.key, run="run")
         async with node(state_dir=state) as n:
             with pytest.raises(RunError, match="receipts"):
-                await trained(n, order("a"), full)
+                await trained(n, order("a"), no_receipt)
         async with node(state_dir=state) as n:
             assert n.clients.personal.get(0, HEAD) is None
 

@@ -29,7 +29,7 @@ from fedgsp.weights import Weights
 from fedgsp_node.outgoing.once import FIGURES
 from fedgsp_node.personal_state import OPTIMIZER, PUBLISHED
 from tests.support.outgoing_steps import DRAWS, differences
-from tests.support.working import HERE, ROUND, SETTINGS, Node, node, why_not
+from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node, why_not
 
 NOISE = OutgoingStep("noise", {"scale": "0.5"})
 
@@ -159,15 +159,12 @@ async def test_what_a_published_result_has_left_is_kept_when_it_is_answered(
 ) -> None:
     """There is no second training that could leave it."""
 
-    def full(_: Trained) -> None:
-        raise RunError("receipts.jsonl cannot be written", "make room")
-
     kept, state = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT)), tmp_path / "state"
     async with node(state_dir=state) as n:
         work = noisy("a", settings=kept)
         with pytest.raises(RunError) if fails else contextlib.nullcontext():
             await n.worker.carry_out(
-                Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, full if fails else _none
+                Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, no_receipt if fails else _none
             )
         assert (n.clients.personal.get(0, OPTIMIZER) is None) is fails
     async with node(state_dir=state) as n:
