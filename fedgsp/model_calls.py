@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,10 @@ from fedgsp.weights import Weights, WeightsError, require
 PROMISE_TIMEOUT_S = 24 * 3600.0
 #: A holder that has not taken the question for a model after so many seconds cannot be reached.
 ASK_TIMEOUT_S = 30.0
+#: While a model comes, its holder counts as lost only if no bytes have come for so many seconds, too.
+SILENT_S = 2.0
+#: Pause between two looks at a holder whose connection for orders is lost, in seconds.
+LOOK_AGAIN_S = 0.25
 
 
 async def fetch(
@@ -44,8 +49,7 @@ async def fetch(
     """Fetch a model from its holder. A `promised` model may not exist yet; any other model must come at once.
 
     `ticket` allows it. If `digest` is given, the model must have this digest, whatever its holder announces. The model
-    may travel coded against one of `bases`. Over the channel `watched_over`, the loss of the holder is noticed while
-    the model is not there yet.
+    may travel coded against one of `bases`. Over the channel `watched_over`, the loss of the holder is noticed.
 
     Raises WeightsError if the model cannot be fetched, has other tensors than `expected` or more than `max_bytes`, is
     cut short, has another digest than announced, or holds values that are not finite.
@@ -54,15 +58,23 @@ async def fetch(
         timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
 
-    over = _end_of(call)
+    over, clock = _end_of(call), asyncio.get_running_loop().time
     answers = Answers(lambda receipt: _write(call, model_pb2.FetchRequest(receipt=receipt)))
-    watch = looked_at(_watch(watched_over, model_id, ticket, call.cancel)) if watched_over else None
+    heard = -math.inf
 
     def comes(found: str) -> bool:
+        nonlocal heard
+        heard = clock()
         answers.begin()
-        if watch is not None:
-            watch.cancel()  # a full link could hold up its pings; from now on the transfer shows that the holder lives
         return found == model_id
+
+    def came() -> None:
+        nonlocal heard
+        heard = clock()
+        on_chunk()
+
+    watching = _watch(watched_over, model_id, ticket, lambda: clock() - heard, call.cancel) if watched_over else None
+    watch = looked_at(watching) if watching else None
 
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
@@ -74,7 +86,7 @@ async def fetch(
             comes,
             None if promised else stalls.CHUNK_TIMEOUT_S,
             answers.receipt,
-            on_chunk,
+            came,
             make_room,
             bases,
             over=over,
@@ -102,11 +114,28 @@ async def fetch(
     return weights
 
 
-async def _watch(channel: grpc.aio.Channel, model_id: str, ticket: bytes, give_up: Callable[[], object]) -> None:
-    """Gives up if the holder of a promised model is lost. Ends when the model is there, or when it is cancelled.
+async def _watch(
+    channel: grpc.aio.Channel,
+    model_id: str,
+    ticket: bytes,
+    silent_s: Callable[[], float],
+    give_up: Callable[[], object],
+) -> None:
+    """Gives up if the holder of a promised model is lost. Ends when the holder has released the model.
 
-    The connection for models is patient with slow links, and this one is not: nothing but orders goes over it.
+    The connection for models is patient with slow links, and this one is not: nothing but orders goes over it. But its
+    pings wait behind the bytes of the model where a link is full. So its loss counts only if nothing comes over the
+    other connection either: `silent_s` are the seconds since the last bytes, without an end before the first ones.
     """
+    while await _is_lost(channel, model_id, ticket):
+        if silent_s() >= SILENT_S:
+            give_up()
+            return
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _is_lost(channel: grpc.aio.Channel, model_id: str, ticket: bytes) -> bool:
+    """Waits until the holder of a model is lost (True), or has released the model or refuses to be watched (False)."""
     call = channel.stream_stream(f"/{chunks.SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
         timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
@@ -114,10 +143,10 @@ async def _watch(channel: grpc.aio.Channel, model_id: str, ticket: bytes, give_u
         await _write_first(call, model_pb2.FetchRequest(model_id=model_id, watch=True))
         await call.read()
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            give_up()
+        return error.code() is grpc.StatusCode.UNAVAILABLE
     finally:
         call.cancel()
+    return False
 
 
 async def upload(

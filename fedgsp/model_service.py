@@ -146,12 +146,13 @@ class ModelServicer:
             await refuse(context, grpc.StatusCode.ABORTED, "the model was not taken in time")
 
     async def _watched(self, model_id: str) -> None:
-        """Waits until a promised model is there, or will not come.
+        """Waits until a promised model was there and is released, or until it will not come.
 
         The reader keeps this call open, and so notices the loss of this process.
         """
         with self._watches.of((_who(), model_id)), contextlib.suppress(WeightsError):
             await self._store.get(model_id)
+            await self._store.fewer_than(1, [model_id])
 
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext

@@ -90,8 +90,7 @@ class ModelStore:
             gone = self._held.pop(model_id, None)
             self.bytes -= gone.buffer.nbytes if gone is not None else 0
             self._failed.pop(model_id, None)
-        self._released.set()
-        self._released = asyncio.Event()
+        self._tell_of_release()
 
     async def fewer_than(self, most: int, of: Iterable[str]) -> None:
         """Wait until fewer than `most` of these models are held. The caller sets the deadline."""
@@ -104,3 +103,8 @@ class ModelStore:
         self._held.clear()
         self.bytes = 0
         self._failed.clear()
+        self._tell_of_release()
+
+    def _tell_of_release(self) -> None:
+        self._released.set()
+        self._released = asyncio.Event()

@@ -139,8 +139,8 @@ class FetchRequest(_message.Message):
     machine: _builtins.str
     """Identifies the reader's machine. A holder on the same machine may offer a pipe. Empty: offer none."""
     watch: _builtins.bool
-    """Asks for no weights: the call ends when the model is there, or will not come. Over the connection for orders, it
-    tells a reader on another machine that waits for a promised model whether the holder can still be reached.
+    """Asks for no weights: the call ends when the holder has released the model, or when the model will not come. Over the
+    connection for orders, it tells a reader on another machine whether the holder can still be reached.
     """
     @_builtins.property
     def receipt(self) -> Global___Receipt: ...
