@@ -3,15 +3,15 @@
     python -m benchmarks.campaign --runs 10 --first-seed 0 [--out DIR]
 
 A campaign has 20 rounds with 8 sites in network namespaces. One site is 20 times slower, two have links of 100 kB/s,
-and a middlebox forgets idle connections. All connections use TLS. In sixteen of the rounds something fails:
+and a middlebox forgets idle connections. All connections use TLS. In seventeen of the rounds something fails:
 
 - Links are cut for up to a minute, and once for six minutes (scaled: a second of the campaign stands for 20).
-- Nodes, a group manager and the top server are killed and started again, or are frozen.
+- Nodes, a group manager and the top server are killed and started again, or are frozen, some several times in a row.
 - The certificate of a node expires. The disks of a node and of the top server are full for a while.
-- A node gets another address, so all its connections are lost.
+- A node gets another address, so all its connections are lost, and other nodes do not reach it any more.
 
-A campaign is judged as a run of `benchmarks.chaos`: it must finish all rounds with the bits of an independent oracle,
-and name every absence.
+In half of the campaigns of FedGSP, groups are dealt by time (`--balance time`). A campaign is judged as a run of
+`benchmarks.chaos`: it must finish all rounds with the bits of an independent oracle, and name every absence.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
+from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan, repeated
 from fedgsp.link_choice import AUTO, CODED
 
 #: A second of a campaign stands for so many seconds between hospitals. Waits of FedGSP, such as --lost-after, are not
@@ -38,11 +38,12 @@ FAULTS: tuple[tuple[str, str, Callable[[np.random.Generator], float]], ...] = (
     ("kill", "manager", lambda _: 0.0),
     ("kill", "top server", lambda rng: float(rng.uniform(0, 2))),
     ("stop", "node", lambda rng: float(rng.uniform(1, 10))),
+    ("stop", "manager", lambda rng: float(rng.uniform(1, 6))),
     ("stop", "top server", lambda rng: float(rng.uniform(1, 6))),
     ("expire", "node", lambda rng: float(rng.uniform(5, 8))),
     ("fill", "node", lambda rng: float(rng.uniform(1, 10))),
     ("fill", "top server", lambda rng: float(rng.uniform(1, 6))),
-    ("forget", "node", lambda _: 0.0),
+    ("move", "node", lambda _: 0.0),
 )
 
 
@@ -64,9 +65,13 @@ def draw(seed: int) -> Plan:
         )
         for number, (kind, victim, lasting_s) in zip(rounds, order, strict=True)
     ]
+    scheme = SCHEMES[int(rng.integers(len(SCHEMES)))]
+    # From a stream of its own, so that a seed keeps the rest.
+    more = np.random.default_rng([seed, zlib.crc32(b"campaign-more")])
+    faults = [repeated(more, fault) if fault.kind == "stop" else fault for fault in faults]
     return Plan(
         seed,
-        SCHEMES[int(rng.integers(len(SCHEMES)))],
+        scheme,
         "auto",
         1.0,
         ROUNDS,
@@ -83,4 +88,5 @@ def draw(seed: int) -> Plan:
         small_disks=True,
         wire=WIRES[int(rng.integers(len(WIRES)))],
         deadline_s=DEADLINE_S,
+        balance=scheme == "fedgsp" and bool(more.integers(2)),
     )

@@ -178,11 +178,12 @@ async def _full(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
 
 
 @contextlib.asynccontextmanager
-async def _forgotten(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
-    """All connections of a node end without a notice, as when its address changes. New ones are possible at once."""
+async def _moved(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
+    """A node gets another address. Its process goes on; other nodes do not reach it at the old address any more."""
     assert world.links is not None
     name = _node(world, fault)
-    world.links.forget(name)
+    world.links.readdress(name)
+    world.issue(name)
     yield (name,)
 
 
@@ -206,5 +207,5 @@ STRIKES = {
     "cut": _cut,
     "expire": _expired,
     "fill": _full,
-    "forget": _forgotten,
+    "move": _moved,
 }

@@ -45,7 +45,11 @@ class Links:
     lost: int = 0
     forgotten: int = 0
     _devices: dict[str, int] = field(default_factory=dict)
+    #: The network interface of each end, in its namespace.
+    _interfaces: dict[str, str] = field(default_factory=dict)
     _names: dict[bytes, str] = field(default_factory=dict)
+    #: How many addresses there have been.
+    _numbers: int = 0
     #: When the last packet that waits at a thin link will have passed, by end and direction.
     _busy_until: dict[tuple[str, str], float] = field(default_factory=dict)
     #: When the last packet of a connection passed; infinity if the middlebox has forgotten the connection.
@@ -83,6 +87,10 @@ class Links:
         self._busy_until[end, direction] = ends = begins + len(packet) / self.rates[end]
         return ends - now
 
+    def sent_until(self, end: str) -> float:
+        """When all that an end has sent will have passed its thin link, in loop time; 0 if it has sent nothing."""
+        return self._busy_until.get((end, "from"), 0.0)
+
     def _is_forgotten(self, packet: bytes) -> bool:
         """Whether the middlebox has forgotten the connection of a TCP packet; a new connection is noted."""
         if self.idle_s == math.inf or packet[9] != socket.IPPROTO_TCP:
@@ -100,24 +108,28 @@ class Links:
         self._passed[flow] = math.inf if before == math.inf else now
         return before == math.inf
 
-    def forget(self, end: str) -> None:
-        """Makes the middlebox forget all connections of an end, as when the end has got another address."""
-        address = bytes(map(int, self.addresses[end].split(".")))
-        for flow in self._passed:
-            if any(side.startswith(address) for side in flow):
-                self._passed[flow] = math.inf
+    def readdress(self, end: str) -> None:
+        """Gives an end another address. Its connections end without a notice, and nobody reaches the old address."""
+        self._names.pop(_packed(self.addresses[end]))
+        where = ("-n", self.namespaces[end], "address")
+        _ip(*where, "delete", f"{self.addresses[end]}/24", "dev", self._interfaces[end])
+        self._address(end)
+
+    def _address(self, end: str) -> None:
+        self._numbers += 1
+        address = self.addresses[end] = f"{NETWORK}{self._numbers}"
+        self._names[_packed(address)] = end
+        _ip("-n", self.namespaces[end], "address", "add", f"{address}/24", "dev", self._interfaces[end])
 
     def add(self, end: str, number: int, tag: str) -> None:
         """Makes an end with its namespace and device."""
         namespace = self.namespaces[end] = f"{PREFIX}{os.getpid()}-{tag}-{number}"
         _ip("netns", "add", namespace)
         device = self._devices[end] = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        name = f"fc{os.getpid() % 100000}{tag}{number}"
+        name = self._interfaces[end] = f"fc{os.getpid() % 100000}{tag}{number}"
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
-        address = self.addresses[end] = f"{NETWORK}{number + 1}"
-        self._names[bytes(map(int, address.split(".")))] = end
         _ip("link", "set", name, "netns", namespace)
-        _ip("-n", namespace, "address", "add", f"{address}/24", "dev", name)
+        self._address(end)
         _ip("-n", namespace, "link", "set", name, "mtu", str(MTU), "up")
         _ip("-n", namespace, "link", "set", "lo", "up")
         asyncio.get_running_loop().add_reader(device, self.move, end)
@@ -170,6 +182,10 @@ def sweep() -> None:
     for name in (line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)):
         if not psutil.pid_exists(int(name.removeprefix(PREFIX).split("-")[0])):
             subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def _packed(address: str) -> bytes:
+    return bytes(map(int, address.split(".")))
 
 
 def _ip(*words: str) -> None:

@@ -111,6 +111,12 @@ class Plan:
     small_disks: bool = False
     #: The run is given up after so many seconds.
     deadline_s: float = 120.0
+    #: Groups are dealt by how long their clients take: the setting --balance.
+    balance: bool = False
+    #: Number of groups in the first round.
+    beta: int = 2
+    #: Size of a model of which nothing is computed, in place of one that learns.
+    parameters: int = 0
 
     @property
     def clients(self) -> int:
@@ -137,7 +143,7 @@ def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
     if rng.random() < SECOND_FAULT:
         faults.append(_fault(rng, kind, clients, rounds))
     repeats = np.random.default_rng([seed, zlib.crc32(b"chaos-repeats")])
-    faults = [_repeated(repeats, fault) if fault.kind == "stop" else fault for fault in faults]
+    faults = [repeated(repeats, fault) if fault.kind == "stop" else fault for fault in faults]
     weather = (0.05, 0.02) if kind == "cut" and rng.random() < WEATHER else (0.0, 0.0)
     # From streams of their own, so that a seed keeps its faults.
     optimizer = _one_of(np.random.default_rng([seed, zlib.crc32(b"chaos-optimizer")]), OPTIMIZERS)
@@ -164,7 +170,7 @@ def _fault(rng: np.random.Generator, kind: str, clients: int, rounds: int) -> Fa
     return Fault(kind, victim, int(rng.integers(12)), moment, round(float(rng.uniform(*LASTING[kind])), 2))
 
 
-def _repeated(rng: np.random.Generator, fault: Fault) -> Fault:
+def repeated(rng: np.random.Generator, fault: Fault) -> Fault:
     """The same stop as several short ones, or as it is."""
     if rng.random() >= REPEATED:
         return fault

@@ -74,9 +74,16 @@ class World:
 
     def _task(self, pause_s: float) -> list[str]:
         plan = self.plan
+        task = "benchmarks.chaos.slow_digits:SlowDigits"
         options = {"clients": plan.clients, "pause": pause_s, "variant": plan.variant}
-        flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
-        return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
+        if plan.parameters:
+            task = "benchmarks.performance.idle_task:task"
+            options = {"clients": plan.clients, "parameters": plan.parameters}
+        return [
+            "--task",
+            task,
+            *(flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")),
+        ]
 
     def issue(self, name: str, seconds: float = 86_400.0) -> None:
         """Makes a certificate for a process, good for so many seconds, in place of the one that it has."""
@@ -108,7 +115,9 @@ class World:
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.min_clients)]
             command += [*self._task(plan.pause_s), *self._access(TOP_SERVER)]
             if plan.scheme not in OF_EVERYONE:
-                command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
+                command += ["--alpha", str(plan.alpha), "--beta", str(plan.beta), "--sampling-rate", "1"]
+            if plan.balance:
+                command += ["--balance", "time"]
         process = await self._start(TOP_SERVER, command)
         self._watching.append(asyncio.create_task(self._watch(process), name="watch the top server"))
 

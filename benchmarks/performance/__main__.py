@@ -21,8 +21,8 @@ MEASURES = tuple(
         if "main(measure" in path.read_text() and path.stem not in ("rows", "__main__")
     )
 )
-#: Measures that take many minutes, or need a GPU. They run only if they are named.
-LONG = ("churn", "gpu", "gpu_rounds", "huge_model", "wan_tcp")
+#: Measures that take many minutes, or need a GPU or network namespaces. They run only if they are named.
+LONG = ("churn", "gpu", "gpu_rounds", "huge_model", "lost_peers", "wan_tcp")
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.control import Control
 
 #: Round trips in milliseconds, and rates in Mbit/s.
-LINKS = [(20, 1000), (20, 100), (100, 100), (100, 10)]
+LINKS = [(20, 1000), (1, 100), (20, 100), (100, 100), (300, 100), (100, 10), (300, 10)]
 #: Transfers over links that are faster than the coding: the first two find out which way is faster.
 OVER_FAST_LINKS = 8
 FAST_MBIT = 200

@@ -41,7 +41,9 @@ from fedgsp.tls import Tls, load, tls_files
 from fedgsp.weights import Weights
 
 #: Round trips in milliseconds, and rates in Mbit/s.
-LINKS = [(1, 1000), (20, 1000), (100, 1000), (300, 1000), (20, 100), (100, 100), (300, 100), (100, 10)]
+ROUND_TRIPS, RATES = (1, 20, 100, 300), (1000, 100, 10)
+#: Links up to this rate leave the processors idle, so that those of one rate are measured at the same time.
+TOGETHER_MBIT = 10
 HOST = "10.97.98.1"
 NAMESPACE = f"fedgsp-wan-{os.getpid()}"
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -171,11 +173,11 @@ async def read_ours(address: str, repeats: int, tls: Tls | None = None) -> list[
     return took
 
 
-async def upload_ours(address: str, repeats: int) -> list[float]:
+async def upload_ours(address: str, repeats: int, tls: Tls | None = None) -> list[float]:
     """Seconds of each upload to `hold_ours`."""
     pipes.choose("network")
     model, took = _model(), []
-    async with Channels(insecure=True) as channels:
+    async with Channels(tls, insecure=True) as channels:
         line: Line = channels.line(address, READER)
         for number in range(repeats):
             channel = await line.dial()
@@ -190,31 +192,39 @@ async def upload_ours(address: str, repeats: int) -> list[float]:
 
 def measure(repeats: int) -> list[Row]:
     """The rows of all links; in each link the kinds are measured one after the other."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
+    with tempfile.TemporaryDirectory() as folder:
         files = [str(path) for path in certificates.make(Path(folder), HOST)]
-        tls = load(tls_files(*map(Path, files)))
-        for round_trip_ms, mbit in LINKS:
-            link = f"{round_trip_ms} ms, {mbit} Mbit/s"
-            floor_s = _model().buffer.nbytes / (mbit * 1e6 / 8) + round_trip_ms / 1e3
-            with _behind_link("tcp", round_trip_ms, mbit, []) as port:
-                tcp = tuple(read_tcp(f"{HOST}:{port}", repeats))
-            with _behind_link("bare", round_trip_ms, mbit, []) as port:
-                bare = loop.run(read_bare(f"{HOST}:{port}", repeats + 1))
-            with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                ours = loop.run(read_ours(f"{HOST}:{port}", repeats + 1))
-            with _behind_link("ours", round_trip_ms, mbit, []) as port:
-                up = loop.run(upload_ours(f"{HOST}:{port}", repeats + 1))
-            with _behind_link("ours", round_trip_ms, mbit, files) as port:
-                secured = loop.run(read_ours(f"{HOST}:{port}", repeats + 1, tls))
-            note = f"floor {floor_s:.2f} s"
-            rows += [
-                Row(f"bare gRPC, {link}", "s", tuple(bare[1:]), 1.15, "raw TCP", tcp, note=note),
-                Row(f"fetch, {link}", "s", tuple(ours[1:]), 1.15, "raw TCP", tcp),
-                Row(f"fetch, {link}", "s", (ours[0],), 2.0, "raw TCP", tcp, note="the first"),
-                Row(f"upload, {link}", "s", tuple(up[1:]), 1.15, "raw TCP", tcp),
-                Row(f"fetch with mutual TLS, {link}", "s", tuple(secured[1:]), 1.15, "raw TCP", tcp),
-            ]
+        return asyncio.run(_rows(repeats, files))
+
+
+async def _rows(repeats: int, files: list[str]) -> list[Row]:
+    rows: list[Row] = []
+    for mbit in RATES:
+        links = [_of_link(trip_ms, mbit, repeats, files) for trip_ms in ROUND_TRIPS]
+        found = await asyncio.gather(*links) if mbit <= TOGETHER_MBIT else [await link for link in links]
+        rows += [row for of_link in found for row in of_link]
+    return rows
+
+
+async def _of_link(trip_ms: float, mbit: float, repeats: int, files: list[str]) -> list[Row]:
+    link, tls = f"{trip_ms} ms, {mbit} Mbit/s", load(tls_files(*map(Path, files)))
+    floor_s = _model().buffer.nbytes / (mbit * 1e6 / 8) + trip_ms / 1e3
+    with _behind_link("tcp", trip_ms, mbit, []) as port:
+        tcp = tuple(await asyncio.to_thread(read_tcp, f"{HOST}:{port}", repeats))
+    with _behind_link("bare", trip_ms, mbit, []) as port:
+        bare = await read_bare(f"{HOST}:{port}", repeats + 1)
+    rows = [Row(f"bare gRPC, {link}", "s", tuple(bare[1:]), 1.15, "raw TCP", tcp, note=f"floor {floor_s:.2f} s")]
+    for secured in (None, tls):
+        way = link if secured is None else f"mutual TLS, {link}"
+        with _behind_link("ours", trip_ms, mbit, files if secured else []) as port:
+            first, *later = await read_ours(f"{HOST}:{port}", repeats + 1, secured)
+        with _behind_link("ours", trip_ms, mbit, files if secured else []) as port:
+            _, *up = await upload_ours(f"{HOST}:{port}", repeats + 1, secured)
+        rows += [
+            Row(f"fetch, {way}", "s", tuple(later), 1.15, "raw TCP", tcp),
+            Row(f"fetch, {way}", "s", (first,), 2.0, "raw TCP", tcp, note="the first"),
+            Row(f"upload, {way}", "s", tuple(up), 1.15, "raw TCP", tcp),
+        ]
     return rows
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import errno
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from benchmarks.campaign import plan as campaign_plan
 from benchmarks.chaos import disks, kept, leftovers, oracle, times
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.faults import STRIKES, Strike
-from benchmarks.chaos.links import Links
+from benchmarks.chaos.links import Links, linked, why_not
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from benchmarks.chaos.play import Hit
 from benchmarks.chaos.world import TOP_SERVER
@@ -281,16 +284,25 @@ async def test_a_middlebox_forgets_idle_connections_and_takes_new_ones() -> None
     assert links.forgotten == 1
 
 
-async def test_a_middlebox_forgets_all_connections_of_one_end() -> None:
-    links = Links(0.0, 0.0, random.Random(0), idle_s=5.0)
-    links.addresses |= {"n0": "0.0.0.2", "n1": "0.0.0.3"}
-    opening, others = packet(2, 99, flags=2), packet(3, 99, flags=2)
-    assert not links._is_forgotten(opening)
-    assert not links._is_forgotten(others)
-    links.forget("n0")
-    assert links._is_forgotten(packet(2, 99))
-    assert not links._is_forgotten(packet(3, 99))
-    assert not links._is_forgotten(packet(2, 98, flags=2))
+@pytest.mark.skipif(why_not() is not None, reason="this machine lets nobody make networks")
+async def test_an_end_that_gets_another_address_is_reached_there_alone() -> None:
+    with linked(["n0", "n1"], "m", 0.0, 0.0, seed=0) as links:
+        before = links.addresses["n0"]
+        links.readdress("n0")
+        assert links.addresses["n0"] not in (before, links.addresses["n1"])
+        assert await reached(links, "n1", links.addresses["n0"])
+        assert not await reached(links, "n1", before)
+        assert await reached(links, "n0", links.addresses["n1"])
+
+
+async def reached(links: Links, end: str, address: str) -> bool:
+    """Whether a process at an end has an answer from an address, where nothing listens."""
+    call = f"import socket; s = socket.socket(); s.settimeout(1); print(s.connect_ex(('{address}', 7000)))"
+    process = await asyncio.create_subprocess_exec(
+        *links.command(end, [sys.executable, "-c", call]), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return int(said) == errno.ECONNREFUSED
 
 
 # --- disks of a campaign
@@ -320,3 +332,11 @@ def test_every_campaign_has_every_fault_each_in_a_round_of_its_own() -> None:
         assert {fault.kind for fault in faults} == set(STRIKES)
         rounds = [fault.moment.round for fault in faults]
         assert len(set(rounds)) == len(rounds)
+
+
+def test_campaigns_repeat_short_stops_and_deal_by_time() -> None:
+    plans = [campaign_plan.draw(seed) for seed in range(60)]
+    stops = [fault for plan in plans for fault in plan.faults if fault.kind == "stop"]
+    assert {fault.victim for fault in stops if fault.times > 1} == {"node", "manager", "top server"}
+    assert {plan.balance for plan in plans if plan.scheme == "fedgsp"} == {False, True}
+    assert not any(plan.balance for plan in plans if plan.scheme != "fedgsp")
