@@ -25,6 +25,9 @@ OPTIMIZER, TENSORS, NEXT_MODEL = "optimizer", "tensors", "model-next"
 #: What trainings of rounds leave.
 OF_TRAININGS = (HEAD, PERSONAL_MODEL, OPTIMIZER, TENSORS)
 _BEFORE, _NEXT = "-before", "-next"
+#: In the label of what a training has left: between the training whose receipt counts, and the one that has left it,
+#: if they are not the same.
+_MADE_BY = "\n"
 _REMEDY = "restore it, or remove it to start afresh"
 
 
@@ -97,11 +100,12 @@ class PersonalState:
     def hand_out(self, client: int, training: str, again: str) -> None:
         """The result of a training is given once more, as the model `again`, whose receipt is the one that counts.
 
-        Raises RunError if this cannot be written.
+        This may happen several times: files that have another name by now, or only some of them, are still of the
+        training. Raises RunError if this cannot be written.
         """
         for purpose in OF_TRAININGS:
-            if (found := self._prepared(client, purpose, training)) is not None:
-                self.put(client, purpose + _NEXT, found[1], f"{round_of(found[0])} {again}")
+            if (found := self._prepared(client, purpose, training, _maker_of)) is not None:
+                self.put(client, purpose + _NEXT, found[1], f"{round_of(found[0])} {again}{_MADE_BY}{training}")
 
     def settle(self, client: int, training: str) -> None:
         """Keeps what a training has left, whose receipt is kept, too.
@@ -111,7 +115,7 @@ class PersonalState:
         """
         moves = list[tuple[str, str]]()
         for purpose in OF_TRAININGS:
-            if (found := self._prepared(client, purpose, training)) is None:
+            if (found := self._prepared(client, purpose, training, _training_of)) is None:
                 continue
             kept = self.get(client, purpose)
             # What is kept may be of a later round, if the run was resumed: that is not what the client began with.
@@ -201,11 +205,13 @@ class PersonalState:
             except OSError as error:
                 raise not_written(target, error) from error
 
-    def _prepared(self, client: int, purpose: str, training: str) -> tuple[str, Arrays] | None:
-        """What a training has left and is not settled; None if there is nothing, or if another one has left it."""
+    def _prepared(
+        self, client: int, purpose: str, training: str, said_by: Callable[[str], str]
+    ) -> tuple[str, Arrays] | None:
+        """What a training has left and is not settled; None if there is nothing, or if its label says another one."""
         name = purpose + _NEXT
         label = self._held[client, name][0] if (client, name) in self._held else self.label(client, name)
-        return self.get(client, name) if label is not None and _training_of(label) == training else None
+        return self.get(client, name) if label is not None and said_by(label) == training else None
 
     def _remove(self, client: int, purpose: str) -> None:
         """Removes tensors, if there are any; raises RunError if that fails."""
@@ -239,7 +245,11 @@ def round_of(label: str) -> str:
 
 
 def _training_of(label: str) -> str:
-    return label.partition(" ")[2]
+    return label.partition(" ")[2].partition(_MADE_BY)[0]
+
+
+def _maker_of(label: str) -> str:
+    return label.partition(" ")[2].rpartition(_MADE_BY)[2]
 
 
 def _is_before(label: str, round_number: int) -> bool:

@@ -291,6 +291,26 @@ def test_a_client_goes_on_from_a_training_with_a_receipt_although_the_disk_fails
         assert [w_before(reader, asked) for asked in (2, 3)] == [1, 2]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_result_that_was_handed_out_by_halves_is_handed_out_whole_the_next_time(
+    tmp_path: Path, restarted: bool
+) -> None:
+    state = opened(tmp_path)
+    state.prepare(3, {HEAD: ARRAYS, OPTIMIZER: ARRAYS}, 2, "made/2")
+    (tmp_path / ".run-client-3.optimizer-next.safetensors.tmp").mkdir()  # where it is to be written aside
+    with pytest.raises(RunError, match="cannot be written"):
+        state.hand_out(3, "made/2", "again 2")
+    (tmp_path / ".run-client-3.optimizer-next.safetensors.tmp").rmdir()
+    if restarted:
+        state = opened(tmp_path)
+        state.settle_those_of(lambda: {"made/1"})
+    state.hand_out(3, "made/2", "third 2")
+    state.settle(3, "third 2")
+    for reader in (state, opened(tmp_path)):
+        assert same(reader.get(3, HEAD))
+        assert same(reader.get(3, OPTIMIZER))
+
+
 def w_before(state: PersonalState, round_number: int) -> float:
     found = state.get_before(3, HEAD, round_number)
     assert found is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -132,3 +133,20 @@ async def test_a_result_that_was_handed_out_as_the_node_ended_counts_by_the_rece
     async with node(state_dir=tmp_path / "alone") as n:
         await trained(n, order("a"))
         assert same(head(n), after)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_result_that_lost_several_receipts_still_leaves_its_head(restarted: bool, tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path / "alone") as n:
+        await trained(n, order("a"))
+        expected = head(n)
+    async with contextlib.AsyncExitStack() as stack:
+        n = await stack.enter_async_context(node(state_dir=tmp_path / "state"))
+        for made in ("a", "b", "c"):
+            with pytest.raises(RunError, match="receipts"):
+                await trained(n, order(made), no_receipt)
+            assert n.clients.personal.get(0, HEAD) is None
+            if restarted:
+                n = await stack.enter_async_context(node(state_dir=tmp_path / "state"))
+        await trained(n, order("d"))
+        assert same(head(n), expected)
