@@ -45,6 +45,7 @@ class OwnModels:
     def save(self, client: int, model_id: str, weights: Weights) -> None:
         """Writes the result of a training to disk, where `settle` finds it; raises OrderError if that fails."""
         with failing(FailureCode.UNSPECIFIED, UserError, OSError):
+            self._personal.finish(client)  # a result before it may still be there, and count
             self._personal.save(client, NEXT_MODEL, weights.arrays, model_id)
         self._saved.add(model_id)
 
@@ -54,9 +55,10 @@ class OwnModels:
 
     def settle(self, client: int, start_id: str, model_id: str) -> None:
         """Keeps on disk what was saved, beside the older model: there is a receipt of it. Raises RunError."""
+        moves = [(NEXT_MODEL, MODEL)]
         if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
-            self._personal.rename(client, MODEL, PREVIOUS)
-        self._personal.rename(client, NEXT_MODEL, MODEL)
+            moves.insert(0, (MODEL, PREVIOUS))
+        self._personal.rename(client, moves)
 
     def hold(self, client: int, start_id: str, model_id: str) -> None:
         """Keeps the result and the older model in the store, and releases the client's other models there."""

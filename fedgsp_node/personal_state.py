@@ -3,7 +3,8 @@
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class PersonalState:
         self.directory = directory
         self._run_id = ""
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
+        #: By client: moves of its files, from one purpose to another, that a failing disk has left to be made.
+        self._moves = defaultdict[int, list[tuple[str, str]]](list)
         if directory is not None:
             check_tree("--state-dir", directory)
             try:
@@ -57,6 +60,7 @@ class PersonalState:
         if run_id != self._run_id:
             self._run_id = run_id
             self._held.clear()
+            self._moves.clear()
 
     def get(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors kept for a client, or None; raises DataError if the file is damaged."""
@@ -90,6 +94,7 @@ class PersonalState:
         Until then the client goes on from what it has: a training without a receipt must change nothing. `training` is
         the id of the model that was made. Raises RunError if the tensors cannot be written.
         """
+        self.finish(client)
         for purpose in OF_TRAININGS:
             self._remove(client, purpose + _NEXT)  # of a training that was given up
         for purpose, arrays in left.items():
@@ -103,6 +108,7 @@ class PersonalState:
         This may happen several times: files that have another name by now, or only some of them, are still of the
         training. Raises RunError if this cannot be written.
         """
+        self.finish(client)
         for purpose in OF_TRAININGS:
             if (found := self._prepared(client, purpose, training, _maker_of)) is not None:
                 self.put(client, purpose + _NEXT, found[1], f"{round_of(found[0])} {again}{_MADE_BY}{training}")
@@ -126,14 +132,15 @@ class PersonalState:
             del self._held[client, purpose + _NEXT]
             moves.append((purpose + _NEXT, purpose))
         # If the process ends between two moves, the file of the last round is missing: `settle_those_of` goes on.
-        for purpose, other in moves:
-            self._move(client, purpose, other)
+        self.rename(client, moves)
 
     def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:
         """Keeps what the process before this one had prepared, if `trainings` has the id of the model that was made.
 
         `trainings` is called only if something was prepared: it may have to read much.
         """
+        for client in list(self._moves):
+            self.finish(client)
         purposes = "|".join(OF_TRAININGS)
         mine = re.compile(rf"{re.escape(self._run_id)}-client-(\d+)\.({purposes}){_NEXT}\.safetensors", re.ASCII)
         names = (path.name for path in self.directory.iterdir()) if self.directory is not None else ()
@@ -186,24 +193,35 @@ class PersonalState:
                 aside.unlink(missing_ok=True)
             raise not_written(path, error) from error
 
-    def rename(self, client: int, purpose: str, other: str) -> None:
-        """Moves tensors from one purpose to another, and replaces the tensors that were kept there.
+    def rename(self, client: int, moves: Iterable[tuple[str, str]]) -> None:
+        """Moves tensors on disk, each from one purpose to another, and replaces the tensors that were kept there.
 
-        Raises RunError if that fails.
+        Raises RunError if the disk fails; `finish` makes the moves that are left.
         """
-        if (client, purpose) in self._held:
-            self._held[client, other] = self._held.pop((client, purpose))
-        self._move(client, purpose, other)
+        self._moves[client] += moves
+        self.finish(client)
+
+    def finish(self, client: int) -> None:
+        """Makes the moves that have failed so far; raises RunError if one fails again.
+
+        What they move counts, and is nowhere else on the disk. So it must be at its place before anything is written.
+        """
+        moves = self._moves[client]
+        while moves:
+            self._move(client, *moves[0])
+            del moves[0]
 
     def _move(self, client: int, purpose: str, other: str) -> None:
         """Moves tensors on disk, if they are there; raises RunError if that fails."""
         path, target = self._path(client, purpose), self._path(client, other)
-        if path is not None and target is not None and path.exists():
-            try:
+        if path is None or target is None:
+            return
+        try:
+            with contextlib.suppress(FileNotFoundError):  # an earlier try may have come so far
                 path.replace(target)
-                sync(path.parent)
-            except OSError as error:
-                raise not_written(target, error) from error
+            sync(path.parent)
+        except OSError as error:
+            raise not_written(target, error) from error
 
     def _prepared(
         self, client: int, purpose: str, training: str, said_by: Callable[[str], str]

@@ -188,13 +188,14 @@ class Trainer:
         result = await publish(self._store, work.produces, found.model)
         report = dataclasses.replace(report, ref=result.ref)
         done(report)
-        if work.retain:
-            try:
+        try:
+            if work.retain:
                 await asyncio.to_thread(self._own.settle, client, start.model_id, work.produces)
-            finally:
+        finally:  # all of it counts, even if the disk fails
+            if work.retain:
                 self._own.hold(client, start.model_id, work.produces)
-        if report.keeps:
-            await asyncio.to_thread(personal.settle, client, work.produces)
+            if report.keeps:
+                await asyncio.to_thread(personal.settle, client, work.produces)
         return found, report
 
     async def _begin(self, start: Start, steps: Steps, before_training: Callable[[], None], start_came: Came) -> Begun:

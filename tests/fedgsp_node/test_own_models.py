@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgsp.errors import RunError
 from fedgsp.messages import FailureCode
 from fedgsp.model_store import ModelStore
 from fedgsp_node.order_error import OrderError
@@ -134,3 +136,26 @@ def test_a_result_of_a_round_is_kept_through_the_next_whatever_that_starts_from(
     after = Node(tmp_path)
     after.own.reopen([0], frozenset)
     assert after.held(*kept) == kept
+
+
+@pytest.mark.parametrize("what", ["pathlib.Path.replace", "fedgsp_node.personal_state.sync"])
+def test_a_result_with_a_receipt_is_not_written_over_although_the_disk_failed(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    node = Node(tmp_path)
+    node.train(0, "initial", "r1", seed=1)
+    node.own.save(0, "r2", some_weights(2))
+    with monkeypatch.context() as here:
+        here.setattr(what, fails)
+        with pytest.raises(RunError, match="cannot be written"):
+            node.own.settle(0, "r1", "r2")
+        node.own.hold(0, "r1", "r2")
+        with pytest.raises(OrderError, match="cannot be written"):
+            node.own.save(0, "r3", some_weights(3))
+    node.own.save(0, "r3", some_weights(3))  # has no receipt
+    after = Node(tmp_path)
+    after.own.reopen([0], frozenset)
+    assert after.held("r1", "r2", "r3") == ["r1", "r2"]

@@ -311,6 +311,54 @@ def test_a_result_that_was_handed_out_by_halves_is_handed_out_whole_the_next_tim
         assert same(reader.get(3, OPTIMIZER))
 
 
+@pytest.mark.parametrize("what", ["pathlib.Path.replace", "fedgsp_node.personal_state.sync"])
+@pytest.mark.parametrize("then", ["trains", "is asked again"])
+def test_what_counts_is_at_its_place_before_more_is_written_although_the_disk_failed(
+    then: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def go_on() -> None:
+        if then == "trains":
+            state.prepare(3, {HEAD: {"w": np.full(1, 3)}}, 3, "lost")
+        else:
+            state.hand_out(3, "made/2", "lost")
+
+    state = opened(tmp_path)
+    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
+    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    with monkeypatch.context() as here:
+        here.setattr(what, fails)
+        with pytest.raises(RunError, match="cannot be written"):
+            state.settle(3, "made/2")
+        with pytest.raises(RunError, match="cannot be written"):
+            go_on()
+    go_on()
+    after = opened(tmp_path)
+    after.settle_those_of(lambda: {"made/2"})
+    for reader in (state, after):
+        assert [w_before(reader, asked) for asked in (2, 3)] == [1, 2]
+
+
+def test_a_node_that_opens_its_run_once_more_makes_the_moves_that_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    state = opened(tmp_path)
+    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
+    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    with monkeypatch.context() as here:
+        here.setattr(Path, "replace", fails)
+        with pytest.raises(RunError, match="cannot be written"):
+            state.settle(3, "made/2")
+    state.open("run")
+    state.settle_those_of(lambda: {"made/2"})
+    assert [w_before(opened(tmp_path), asked) for asked in (2, 3)] == [1, 2]
+
+
 def w_before(state: PersonalState, round_number: int) -> float:
     found = state.get_before(3, HEAD, round_number)
     assert found is not None

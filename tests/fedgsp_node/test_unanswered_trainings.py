@@ -28,6 +28,7 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT
+from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
 from tests.support.kept_state import opened
@@ -187,12 +188,12 @@ async def test_an_own_model_with_a_receipt_counts_although_the_node_ended_just_t
     class EndedError(BaseException):
         pass
 
-    rename, done, told = PersonalState.rename, list[str](), list[bytes]()
+    move, done, told = PersonalState._move, list[str](), list[bytes]()
 
     def ends(state: PersonalState, client: int, purpose: str, other: str) -> None:
         if len(done) == steps:
             raise EndedError
-        rename(state, client, purpose, other)
+        move(state, client, purpose, other)
         done.append(purpose)
 
     def own(number: int) -> Order:
@@ -209,7 +210,7 @@ async def test_an_own_model_with_a_receipt_counts_although_the_node_ended_just_t
 
         async with node(state_dir=tmp_path) as n:
             await trained(n, own(1), answer)
-            monkeypatch.setattr(PersonalState, "rename", ends)
+            monkeypatch.setattr(PersonalState, "_move", ends)
             with pytest.raises(EndedError):
                 await trained(n, own(2), answer)
         monkeypatch.undo()
@@ -217,3 +218,22 @@ async def test_an_own_model_with_a_receipt_counts_although_the_node_ended_just_t
         assert [f"run/{number}/0" in n.store for number in (1, 2)] == [True, True]
     async with node(state_dir=tmp_path) as n:
         assert [f"run/{number}/0" in n.store for number in (1, 2)] == [True, True]
+
+
+async def test_a_state_with_a_receipt_counts_although_the_disk_fails_for_the_own_model_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise RunError("the disk failed", "replace it")
+
+    async with node() as n:
+        await trained(n, order(KEEPS, ROUND, "first"))
+        expected = await trained(n, order(KEEPS, ROUND + 1, "next"))
+    async with node() as n:
+        work = Train(Start("start", HERE), "first", KEEPS, retain=True)
+        with monkeypatch.context() as here:
+            here.setattr(OwnModels, "settle", fails)
+            with pytest.raises(RunError, match="the disk failed"):
+                await trained(n, Order(OrderKey(ROUND, "train", 0, 0), 0, work))
+        assert "first" in n.store
+        assert await trained(n, order(KEEPS, ROUND + 1, "next")) == expected
