@@ -132,7 +132,7 @@ class Trainer:
                 # If this were called off in the middle, the client might not go on from a training that has a receipt.
                 try:
                     result, report = await to_the_end(self._told(client, work, start, making, done))
-                except (UserError, asyncio.CancelledError):
+                except (OrderError, UserError, asyncio.CancelledError):
                     self._own.give_up(work.produces)
                     # If nobody will ask for it: it may have come after the order to release it.
                     if work.produces not in self._own:

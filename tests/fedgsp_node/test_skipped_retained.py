@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Order, OrderKey, Recall, Release, Start, Train
+from fedgsp.messages import Order, OrderKey, Recall, Release, Reveal, Start, Train
 from fedgsp_node.own_models import OwnModels
-from tests.support.working import HERE, OWN, ROUND, SETTINGS, no_receipt, node
+from tests.support.working import HERE, OWN, ROUND, SETTINGS, no_receipt, node, why_not
 
 
 async def test_a_result_that_its_group_lets_go_leaves_the_model_that_it_started_from() -> None:
@@ -51,3 +52,12 @@ async def test_a_model_without_a_receipt_does_not_stay() -> None:
         with pytest.raises(RunError):
             await n.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), 0, work), n._upload, no_receipt)
         assert "own" not in n.store
+
+
+async def test_a_model_for_which_there_is_no_room_leaves_no_update_either(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path) as n:
+        (tmp_path / ".run-client-0.model-next.safetensors.tmp").mkdir()  # where the model is to be written aside
+        failure = await why_not(n.do(Train(Start("start", HERE), "own", SETTINGS, Reveal("exact"), retain=True)))
+        assert "client-0.model-next.safetensors cannot be written" in failure.detail
+        assert n.store.ids("own") == []
+        assert await why_not(n.store.get("own")) == failure
