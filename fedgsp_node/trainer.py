@@ -34,7 +34,7 @@ from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import HEAD, TENSORS
+from fedgsp_node.personal_state import HEAD
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Trainer:
         """Takes the outgoing steps, and prepares what the client does not share to be kept."""
 
         def make() -> Published:
-            if not work.trial:
+            if not (work.trial or work.aside):
                 self._prepare(client, learned, start.without_head or learned.keeps_head, key.round, work.produces)
             return steps.publish(client, key, learned, figures, self._once.secret)
 
@@ -217,11 +217,8 @@ class Trainer:
         )
         if came is None and not in_place:  # made here: the client before has it hashed at the same time
             came = await asyncio.to_thread(lambda: weights.digest)
-        if work.aside:  # the client's own training of the round finds what this one has found
-            rest = {purpose: arrays for purpose, arrays in learned.keeps.items() if purpose != TENSORS}
-            learned = dataclasses.replace(learned, keeps=rest)
         keeps_head = start.without_head or learned.keeps_head
-        keeps = not work.trial and (keeps_head or bool(learned.keeps))
+        keeps = not (work.trial or work.aside) and (keeps_head or bool(learned.keeps))
         report = Trained(
             None,
             samples=self._clients.train_samples(client),

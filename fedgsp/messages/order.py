@@ -72,7 +72,8 @@ class Train:
     bring: bool = False
     #: What the node does to the trained model before it leaves the node, in this order.
     outgoing: tuple[OutgoingStep, ...] = ()
-    #: The training is not the client's training of the round: its result is kept beside it, such as a prior model.
+    #: The training is not the client's training of the round: its result is kept beside it, such as a prior model. All
+    #: else that the node keeps for the client stays unchanged.
     aside: bool = False
     #: The node evaluates the trained model on the client's training part and reports its accuracy.
     measure_accuracy: bool = False

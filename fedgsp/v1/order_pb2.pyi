@@ -191,7 +191,9 @@ class Train(_message.Message):
     bring: _builtins.bool
     """The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set."""
     aside: _builtins.bool
-    """The training is not the client's training of the round: its result is kept beside it, such as a prior model."""
+    """The training is not the client's training of the round: its result is kept beside it, such as a prior model.
+    All else that the node keeps for the client stays unchanged.
+    """
     measure_accuracy: _builtins.bool
     """The node evaluates the trained model on the client's training part and reports its accuracy."""
     ticket: _builtins.bytes

@@ -223,13 +223,18 @@ async def test_a_model_to_compare_with_that_is_not_there_is_named() -> None:
         assert failure == Failure(FailureCode.NO_SUCH_MODEL, "client 0 has no model 'prior' to compare with")
 
 
-async def test_a_trial_reveals_and_leaves_the_head_as_it_was() -> None:
+@pytest.mark.parametrize("kind", ["trial", "aside"])
+@pytest.mark.parametrize("round_number", [ROUND - 1, ROUND + 1])
+async def test_a_trial_and_a_training_aside_reveal_and_leave_the_head_as_it_was(round_number: int, kind: str) -> None:
+    """A prior model that is lost is made again under the round in which it was made first."""
     async with node() as n:
         bare(n)
         await n.do(personal("bare", "first"))
         before = {name: array.copy() for name, array in head_of(n, 0).items()}
-        result = await n.do(personal("first", "second", trial=True, reveal=Reveal("exact")))
+        work = personal("first", "second", reveal=Reveal("exact"), **{kind: True})
+        result = await n.do(work, round_number=round_number)
         assert result.update is not None
+        assert not result.keeps
         for name, array in head_of(n, 0).items():
             assert np.array_equal(array, before[name])
 

@@ -57,7 +57,23 @@ async def test_what_an_unanswered_training_has_left_does_not_go_with_the_result_
         await trained(n, order("a"))
         expected = head(n)
         with pytest.raises(RunError):
-            await trained(n, order("lost", "other", aside=True), no_receipt)
+            await trained(n, order("lost", "other", outgoing=()), no_receipt)
+        await trained(n, order("b"))
+        assert same(head(n), expected)
+
+
+async def test_a_training_aside_leaves_what_another_one_has_prepared_for_the_receipt_of_its_second_order(
+    tmp_path: Path,
+) -> None:
+    async with node(state_dir=tmp_path / "alone") as n:
+        await trained(n, order("a"))
+        expected = head(n)
+    async with node(state_dir=tmp_path / "state") as n:
+        n.store.put("other", n.clients.initial_weights(7))
+        with pytest.raises(RunError):
+            await trained(n, order("a"), no_receipt)
+        await trained(n, order("prior", "other", aside=True))
+        assert n.clients.personal.get(0, HEAD) is None
         await trained(n, order("b"))
         assert same(head(n), expected)
 
