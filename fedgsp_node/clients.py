@@ -218,11 +218,13 @@ class Clients:
         round_number: int,
         control: Control,
         in_place: bool = False,
+        optimizer: str = OPTIMIZER,
     ) -> Learned:
         """Trains a client's model from `start`, with the client's own head if `start` has none. Keeps nothing.
 
         `in_place` allows training to overwrite `start`, if the algorithm does not need the start later. Then nobody
-        else may use `start`. Raises OrderError if the task raises, or if the training diverges.
+        else may use `start`. `optimizer` is what the state of optimisers is kept for. Raises OrderError if the task
+        raises, or if the training diverges.
         """
         how = chosen(settings)
         before = self.whole(client, start, settings.seed, round_number)
@@ -241,7 +243,7 @@ class Clients:
             work.kept, afresh = tensors_of(left), afresh or left is None
         kept_state, asked = None, settings.optimizer or OptimizerSettings("")
         if asked.state == KEPT:
-            state = self.personal.get_before(client, OPTIMIZER, round_number)
+            state = self.personal.get_before(client, optimizer, round_number)
             work.states = kept_state = KeptStates(state)
             afresh = afresh or state is None
         elif asked.state == RELAYED:
@@ -255,7 +257,7 @@ class Clients:
         if personal is not None:
             keeps[PERSONAL_MODEL] = personal.arrays
         if kept_state is not None:
-            keeps[OPTIMIZER], afresh = kept_state.arrays, afresh or kept_state.anew
+            keeps[optimizer], afresh = kept_state.arrays, afresh or kept_state.anew
         return Learned(before, result, loss, seconds, steps, keeps, afresh, how.training.keeps_head)
 
     @where_possible
@@ -268,11 +270,12 @@ class Clients:
         part: str = TEST,
         personalised_in: int | None = None,
         in_place: bool = False,
+        optimizer: str = OPTIMIZER,
     ) -> Evaluated:
         """Correct labels, loss and metrics of a model on a part of the client's data.
 
         With a round in `personalised_in`, the training algorithm first adapts the model to this client. `in_place`:
-        nobody else uses `weights`, so that they may change.
+        nobody else uses `weights`, so that they may change. `optimizer` is that of `train`.
         """
         self._hosted(client)
         samples = samples_of(self.call(lambda: self._data.part(client, part)), self.task)
@@ -286,7 +289,7 @@ class Clients:
                 or (training.keeps_head and self._lacks(client, HEAD))
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
                 or (training.keeps_tensors and self._lacks(client, TENSORS))
-                or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, OPTIMIZER))
+                or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, optimizer))
             )
         seed_generators(settings.seed if settings else 0, "evaluation", client)
         # Otherwise on a copy: a model may change its state while it is evaluated, but stored weights have a digest.

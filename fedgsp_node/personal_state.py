@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular, fresh, sync, write_all
 from fedgsp.owners import check_tree
+from fedgsp.run_ids import is_local
 from fedgsp.tensor_digests import check_digest, with_digest
 
 Arrays = Mapping[str, NDArray[Any]]
 
 #: What tensors are kept for. These words are also part of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
-OPTIMIZER, TENSORS, NEXT_MODEL = "optimizer", "tensors", "model-next"
+OPTIMIZER, OPTIMIZER_ALONE, TENSORS, NEXT_MODEL = "optimizer", "optimizer-alone", "tensors", "model-next"
 #: What trainings of rounds leave.
-OF_TRAININGS = (HEAD, PERSONAL_MODEL, OPTIMIZER, TENSORS)
+OF_TRAININGS = (HEAD, PERSONAL_MODEL, OPTIMIZER, OPTIMIZER_ALONE, TENSORS)
 _BEFORE, _NEXT = "-before", "-next"
 #: In the label of what a training has left: between the training whose receipt counts, and the one that has left it,
 #: if they are not the same.
@@ -255,6 +256,11 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", _REMEDY) from None
+
+
+def optimizer_of(run: str) -> str:
+    """What the state of optimisers is kept for. A run does not go on from what its local run has left."""
+    return OPTIMIZER_ALONE if is_local(run) else OPTIMIZER
 
 
 def round_of(label: str) -> str:

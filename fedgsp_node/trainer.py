@@ -34,7 +34,7 @@ from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import HEAD
+from fedgsp_node.personal_state import HEAD, optimizer_of
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,9 @@ class Trainer:
         weights, in_place, came = begun.weights, begun.in_place, begun.weights.known_digest
         # The order takes the slot only now: while it waited for weights, it must not block the orders that make them.
         learned = await self._slot.run(
-            lambda control: self._clients.train(client, weights, settings, key.round, control, in_place)
+            lambda control: self._clients.train(
+                client, weights, settings, key.round, control, in_place, optimizer_of(key.run)
+            )
         )
         if came is None and not in_place:  # made here: the client before has it hashed at the same time
             came = await asyncio.to_thread(lambda: weights.digest)

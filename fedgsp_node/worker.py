@@ -40,6 +40,7 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.hosted_data import TEST, TRAIN, VALIDATION
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
+from fedgsp_node.personal_state import optimizer_of
 from fedgsp_node.receipts import trained_models
 from fedgsp_node.slot import Slot
 from fedgsp_node.trainer import Came, Done, Trainer, Uploader, promised, publish
@@ -168,10 +169,12 @@ class Worker:
         in_place = self._fetcher.given_away(weights)
         counts, distance = Evaluated(0, 0, 0.0), 0.0
         if not work.only_compare:
-            personalised_in = order.key.round if work.personalised and order.key is not None else None
+            key = order.key
+            personalised_in = key.round if work.personalised and key is not None else None
+            kept_for = optimizer_of(key.run if key is not None else "")
             counts = await self._slot.run(
                 lambda control: self._clients.evaluate(
-                    order.client, weights, control, work.settings, _part_of(work), personalised_in, in_place
+                    order.client, weights, control, work.settings, _part_of(work), personalised_in, in_place, kept_for
                 )
             )
         if work.compared_with:
