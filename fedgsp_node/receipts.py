@@ -153,14 +153,15 @@ def receipt_log(directory: Path | None) -> Iterator[ChainedFile | None]:
 
 
 def trained_models(directory: Path | None) -> frozenset[str]:
-    """The ids of the models of which the newest receipts in a state directory say that a training has made them.
+    """The ids of the models of which the receipts in a state directory say that a training has made them.
 
-    The newest file is read, and the part before it. Raises DataError if they cannot be read.
+    All parts are read: the other clients may have trained often since the disk failed for one. Raises DataError if
+    one cannot be read.
     """
     if directory is None:
         return frozenset()
     path, found = directory / "receipts.jsonl", set[str]()
-    for file in (*(part for _, part in parts_of(path)[-1:]), path):
+    for file in (*(part for _, part in parts_of(path)), path):
         try:
             with open_file(file) as lines:
                 found.update(filter(None, map(_trained_model, whole_lines(lines))))

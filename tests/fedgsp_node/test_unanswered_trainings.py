@@ -126,7 +126,7 @@ async def test_a_training_waits_until_the_one_before_it_has_its_receipt(monkeypa
         assert await other == expected
 
 
-def test_models_are_known_from_the_newest_receipts(tmp_path: Path) -> None:
+def test_models_are_known_from_the_receipts_of_all_parts(tmp_path: Path) -> None:
     log = ChainedParts(tmp_path / "receipts.jsonl", part_bytes=300)
     long = dataclasses.replace(SETTINGS, options={"a": "x" * 10_000})
     with log:
@@ -136,7 +136,7 @@ def test_models_are_known_from_the_newest_receipts(tmp_path: Path) -> None:
             assert given.key is not None
             receipts.answer(ATTACHED, given.key, given, Trained(None, samples=1))
     assert len(list(tmp_path.iterdir())) == 3
-    assert trained_models(tmp_path) == {"made/2", "made/3"}
+    assert trained_models(tmp_path) == {"made/1", "made/2", "made/3"}
 
 
 def test_lines_that_tell_of_no_training_name_no_model(tmp_path: Path) -> None:
