@@ -120,6 +120,13 @@ class PersonalState:
         What the client began with stays beside it, because a client that trains again in this round starts from that.
         If the disk fails (RunError), the client goes on from this training all the same.
         """
+        self.rename(client, self._take(client, training))
+
+    def _take(self, client: int, training: str) -> list[tuple[str, str]]:
+        """Takes what a training has left in place of what is kept, in memory; returns the moves that do so on disk.
+
+        If the process ends between two moves, the file of the last round is missing: `settle_those_of` goes on.
+        """
         moves = list[tuple[str, str]]()
         for purpose in OF_TRAININGS:
             if (found := self._prepared(client, purpose, training, _training_of)) is None:
@@ -132,25 +139,33 @@ class PersonalState:
             self._held[client, purpose] = found
             del self._held[client, purpose + _NEXT]
             moves.append((purpose + _NEXT, purpose))
-        # If the process ends between two moves, the file of the last round is missing: `settle_those_of` goes on.
-        self.rename(client, moves)
+        return moves
 
     def settle_those_of(self, trainings: Callable[[], Container[str]]) -> None:
         """Keeps what the process before this one had prepared, if `trainings` has the id of the model that was made.
 
-        `trainings` is called only if something was prepared: it may have to read much.
+        `trainings` is called only if something was prepared, for each client anew: it may have to read much.
         """
         for client in list(self._moves):
             self.finish(client)
         purposes = "|".join(OF_TRAININGS)
         mine = re.compile(rf"{re.escape(self._run_id)}-client-(\d+)\.({purposes}){_NEXT}\.safetensors", re.ASCII)
         names = (path.name for path in self.directory.iterdir()) if self.directory is not None else ()
-        prepared = [(int(found[1]), found[2]) for name in names if (found := mine.fullmatch(name))]
-        answered = trainings() if prepared else ()
-        for client, purpose in prepared:
-            training = _training_of(self.label(client, purpose + _NEXT) or "")
-            if training in answered:
+        for client in sorted({int(found[1]) for name in names if (found := mine.fullmatch(name))}):
+            for training in self._answered(client, trainings):
                 self.settle(client, training)
+
+    def settle_in_memory(self, client: int, trainings: Callable[[], Container[str]]) -> None:
+        """The same for one client, whose files stay as they are: they may be those of a node that runs, or a copy."""
+        for training in self._answered(client, trainings):
+            self._take(client, training)
+
+    def _answered(self, client: int, trainings: Callable[[], Container[str]]) -> list[str]:
+        """The trainings of a client that have left something to be settled on disk, and that `trainings` has."""
+        labels = (self.label(client, purpose + _NEXT) for purpose in OF_TRAININGS)
+        prepared = sorted({_training_of(label) for label in labels if label is not None})
+        answered = trainings() if prepared else ()
+        return [training for training in prepared if training in answered]
 
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors on disk, or None; raises DataError if the file is damaged."""

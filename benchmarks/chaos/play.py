@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.children import tail
 from fedgsp.errors import DataError
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from fedgsp_node.receipts import trained_models
 from top_server.record.history import read_lines
 from top_server.record.model_files import load
 
@@ -165,6 +167,7 @@ def _kept(directory: Path, run_id: str, client: int) -> Mapping[str, Any]:
     """The tensors of the model that a client keeps on its node's disk; none if there is no model."""
     state = PersonalState(directory)
     state.open(run_id)
+    state.settle_in_memory(client, partial(trained_models, directory))
     kept = state.get(client, PERSONAL_MODEL)
     return kept[1] if kept is not None else {}
 

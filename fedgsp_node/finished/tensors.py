@@ -1,5 +1,6 @@
 """The tensors of a whole model: those of its file, and those that stayed on the node of a client."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
+from fedgsp_node.receipts import trained_models
 
 Arrays = dict[str, NDArray[Any]]
 #: Tells the user something that is not an error.
@@ -90,6 +92,8 @@ def _kept(
     found: dict[str, Arrays] = {}
     if personal is not None and client is not None:
         personal.open(run.run_id)
+        # If the node was killed and never came back, this has not been done on disk.
+        personal.settle_in_memory(client, functools.partial(trained_models, personal.directory))
         for purpose in (purpose for purpose, wanted in needed.items() if wanted):
             if (kept := personal.get_before(client, purpose, file.round + 1)) is not None:
                 found[purpose] = dict(kept)

@@ -20,12 +20,12 @@ from benchmarks.chaos.events import Event
 from benchmarks.chaos.faults import STRIKES, Strike
 from benchmarks.chaos.links import Links, linked, why_not
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
-from benchmarks.chaos.play import Hit
+from benchmarks.chaos.play import Hit, _kept
 from benchmarks.chaos.world import TOP_SERVER
 from fedgsp.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
-from tests.support.kept_state import keep
+from tests.support.kept_state import keep, opened
 from tests.support.reference import assert_same_bits
 from top_server.record import model_files
 
@@ -340,3 +340,11 @@ def test_campaigns_repeat_short_stops_and_deal_by_time() -> None:
     assert {fault.victim for fault in stops if fault.times > 1} == {"node", "manager", "top server"}
     assert {plan.balance for plan in plans if plan.scheme == "fedgsp"} == {False, True}
     assert not any(plan.balance for plan in plans if plan.scheme != "fedgsp")
+
+
+def test_a_personal_model_counts_although_its_node_was_killed_before_it_was_at_its_place(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    keep(state, 0, PERSONAL_MODEL, {"weight": np.ones(3, np.float32)}, 1)
+    state.prepare(0, {PERSONAL_MODEL: ARRAYS}, 2, "made/2")
+    (tmp_path / "receipts.jsonl").write_text('{"answered": "trained", "makes": "made/2"}\n')
+    assert np.array_equal(_kept(tmp_path, "run", 0)["weight"], ARRAYS["weight"])
