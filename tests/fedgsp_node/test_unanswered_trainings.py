@@ -22,6 +22,7 @@ from fedgsp.messages import (
     OptimizerSettings,
     Order,
     OrderKey,
+    OutgoingStep,
     Start,
     Train,
     Trained,
@@ -35,7 +36,7 @@ from tests.support.kept_state import opened
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node
 
 KEEPS = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
-SETTINGS_OF = {"optimizer": KEEPS, "head": dataclasses.replace(SETTINGS, algorithm="own-head")}
+KEPT_BY_CLIENTS = ("optimizer", "head")
 ATTACHED = Attached("run", "n0", "m0")
 
 
@@ -44,49 +45,56 @@ def order(settings: TrainingSettings, number: int, made: str) -> Order:
     return Order(OrderKey(number, "train", 0, 0), 0, work)
 
 
+def keeping(what: str, number: int, made: str) -> Order:
+    """A training that goes on from what its client keeps."""
+    if what == "optimizer":
+        return order(KEEPS, number, made)
+    work = Train(Start("bare", HERE, without_head=True), made, SETTINGS, outgoing=(OutgoingStep("head"),))
+    return Order(OrderKey(number, "train", 0, 0), 0, work)
+
+
 async def trained(n: Node, given: Order, answer: Callable[[Trained], None] = lambda _: None) -> bytes:
     """The result of a training; `answer` writes its receipt."""
+    n.store.put("bare", n.clients.initial_weights(0).part(n.clients.shared))
     await n.worker.carry_out(given, n._upload, answer)
     assert isinstance(given.work, Train)
     return (await n.store.get(given.work.produces)).buffer.tobytes()
 
 
-@pytest.mark.parametrize("what", SETTINGS_OF)
+@pytest.mark.parametrize("what", KEPT_BY_CLIENTS)
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_training_without_a_receipt_leaves_its_client_as_it_was(
     what: str, restarted: bool, tmp_path: Path
 ) -> None:
-    settings, directory = SETTINGS_OF[what], tmp_path if restarted else None
+    directory = tmp_path if restarted else None
     async with node() as n:
-        first = await trained(n, order(settings, ROUND, "first"))
-        expected = await trained(n, order(settings, ROUND + 2, "last"))
+        first = await trained(n, keeping(what, ROUND, "first"))
+        expected = await trained(n, keeping(what, ROUND + 2, "last"))
     async with contextlib.AsyncExitStack() as stack:
         n = await stack.enter_async_context(node(state_dir=directory))
-        assert await trained(n, order(settings, ROUND, "first")) == first
+        assert await trained(n, keeping(what, ROUND, "first")) == first
         with pytest.raises(RunError, match=r"receipts\.jsonl"):
-            await trained(n, order(settings, ROUND + 1, "lost"), no_receipt)
+            await trained(n, keeping(what, ROUND + 1, "lost"), no_receipt)
         if restarted:
             n = await stack.enter_async_context(node(state_dir=directory))
-        assert await trained(n, order(settings, ROUND + 2, "last")) == expected
+        assert await trained(n, keeping(what, ROUND + 2, "last")) == expected
 
 
-@pytest.mark.parametrize("what", SETTINGS_OF)
+@pytest.mark.parametrize("what", KEPT_BY_CLIENTS)
 async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_then(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = SETTINGS_OF[what]
-
     def ended(*_: object) -> None:
         raise RunError("the node ended", "start it again")
 
     async with node() as n:
         for number in (ROUND, ROUND + 1):
-            await trained(n, order(settings, number, str(number)))
-        expected = await trained(n, order(settings, ROUND + 2, "last"))
+            await trained(n, keeping(what, number, str(number)))
+        expected = await trained(n, keeping(what, ROUND + 2, "last"))
     with receipt_log(tmp_path) as log:
         async with node(state_dir=tmp_path) as n:
-            await trained(n, order(settings, ROUND, str(ROUND)))
-            last = order(settings, ROUND + 1, str(ROUND + 1))
+            await trained(n, keeping(what, ROUND, str(ROUND)))
+            last = keeping(what, ROUND + 1, str(ROUND + 1))
             assert last.key is not None
             receipts, key = Receipts(None, log), dataclasses.replace(last.key, run="run")
 
@@ -98,7 +106,7 @@ async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_the
                 await trained(n, last, answer)
     monkeypatch.undo()
     async with node(state_dir=tmp_path) as n:
-        assert await trained(n, order(settings, ROUND + 2, "last")) == expected
+        assert await trained(n, keeping(what, ROUND + 2, "last")) == expected
 
 
 async def test_a_training_waits_until_the_one_before_it_has_its_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
