@@ -8,6 +8,7 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     GroupEvent,
+    GroupResult,
     Member,
     MemberSkipped,
     ModelRef,
@@ -169,6 +170,10 @@ async def _on(
         await watcher.all_taken()
     finally:
         watcher.cancel()
+    if broken_off is None and isinstance(result, GroupResult):
+        broken_off = watcher.not_given
+    if broken_off is None or is_last(trace):
+        watcher.skip_missing()
     return GroupOutcome(
         task,
         manager,

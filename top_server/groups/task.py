@@ -141,7 +141,8 @@ class GroupOutcome:
     hops: tuple[FinishedHop, ...] = ()
     #: The trace that its manager began with.
     trace: Trace = field(default_factory=Trace)
-    #: Set if the call that ran the group broke off, so that there is no result.
+    #: Set if the call that ran the group broke off, so that there is no result; or if its manager does not give a model
+    #: of `models`.
     broken_off: BrokenOff | None = None
 
     @property

@@ -31,7 +31,7 @@ from fedgsp.weights import Weights
 from top_server.groups.receipts import GroupAudit
 from top_server.groups.taking import noted, take_model
 from top_server.groups.task import Trace
-from top_server.managers.client import or_reason
+from top_server.managers.client import BrokenOff, or_reason
 from top_server.managers.pool import Manager
 from top_server.progress import Progress
 from top_server.record.events import rounds
@@ -83,6 +83,8 @@ class GroupWatch:
         self.skipped: list[MemberSkipped] = list(trace.skipped)
         self.lost: dict[int, Failure] = {}
         self.models: dict[int, Weights | Failure] = {}
+        #: Why the manager does not give a model that a member has handed over.
+        self.not_given: BrokenOff | None = None
         self._audit = GroupAudit(context, request, manager.name)
         self._audit.ordered()
         #: Why the group has no result, although its manager may tell of one.
@@ -133,6 +135,14 @@ class GroupWatch:
         """Waits for the models and updates that are on their way here."""
         await asyncio.gather(*self._taking)
 
+    def skip_missing(self) -> None:
+        """Skips the members whose models did not come here: no result has their training."""
+        for client, model in sorted(self.models.items()):
+            if isinstance(model, Failure):
+                # Not with its code, which may be that of an offence: the member has handed over a good model.
+                failure = Failure(FailureCode.UNREACHABLE, f"its model did not come to the top server: {model}")
+                self(GroupEvent(MemberSkipped(client, failure)))
+
     def ended(self, result: GroupResult | Failure) -> GroupResult | Failure:
         """What counts as the result of the group."""
         result = self.refused or self._audit.too_many(result) or result
@@ -151,7 +161,10 @@ class GroupWatch:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
 
     async def _take_model(self, client: int, ref: ModelRef) -> None:
-        self.models[client] = or_reason(await take_model(self._context, self._manager, ref))
+        taken = await take_model(self._context, self._manager, ref)
+        if isinstance(taken, BrokenOff):
+            self.not_given = max(self.not_given or taken, taken, key=lambda one: one.lost)
+        self.models[client] = or_reason(taken)
 
     async def _take_update(self, reveals: Reveals, client: int, ref: ModelRef) -> None:
         taken = await self._manager.client.take(ref, None, reveals.max_bytes)

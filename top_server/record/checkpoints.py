@@ -108,8 +108,6 @@ async def _collect(
             found[by_client[client]] = weights
         elif last:
             raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
-        else:
-            context.journal.record(ModelNotSaved(client=client, reason=str(weights)))
     for skipped in outcome.skipped:
         context.journal.record(ModelNotSaved(client=skipped.client, reason=str(skipped.failure)))
     return found

@@ -102,7 +102,10 @@ async def test_a_model_that_cannot_be_taken_ends_the_run_after_its_last_round_on
     async with surveyed(monkeypatch, merge="none", rounds=rounds, keep_models="all") as surveys:
         play, lost = surveys.stage, Failure(FailureCode.UNREACHABLE, "its manager is gone")
         await play.take(1, play.alone({client: ModelRef(f"run/1/0/alone/{client}.0") for client in (0, 1)}))
-        surveys.answers["collect"] = lambda task: surveys.outcome(task, models=dict.fromkeys(task.clients, lost))
+        skipped = tuple(MemberSkipped(client, lost) for client in (0, 1))  # as of all whose models do not come here
+        surveys.answers["collect"] = lambda task: surveys.outcome(
+            task, models=dict.fromkeys(task.clients, lost), skipped=skipped
+        )
         if rounds == 1:
             with pytest.raises(
                 RunError, match="the model of client 0 cannot be saved: unreachable: its manager is gone"
