@@ -21,6 +21,7 @@ from fedgsp.messages import (
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
+from top_server.groups.lost import LOST
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
@@ -141,8 +142,8 @@ class GroupOutcome:
     hops: tuple[FinishedHop, ...] = ()
     #: The trace that its manager began with.
     trace: Trace = field(default_factory=Trace)
-    #: Set if the call that ran the group broke off, so that there is no result; or if its manager does not give a model
-    #: of `models`.
+    #: Set if the call that ran the group broke off, so that there is no result; or if its manager does not give one of
+    #: `models`.
     broken_off: BrokenOff | None = None
 
     @property
@@ -157,6 +158,13 @@ class GroupOutcome:
     def left_out(self) -> set[int]:
         """Clients whose training is not in the result."""
         return {skipped.client for skipped in self.skipped}
+
+    @property
+    def out_of_reach(self) -> set[int]:
+        """Clients that did nothing because their node, or the manager, was lost: they may still hold their models."""
+        failures = dict.fromkeys(self.task.clients, self.result if isinstance(self.result, Failure) else None)
+        failures |= {skipped.client: skipped.failure for skipped in self.skipped}
+        return {client for client, why in failures.items() if why is not None and why.code in LOST} - self.took_part
 
     @property
     def failures(self) -> list[Failure | None]:

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from top_server.remembered import kept, remembered
 
 logger = logging.getLogger(__name__)
 
-#: How often a client that fails every time is measured, at most.
-MOST_TRIES = 3
+#: How often a client that fails every time is measured, at most; and one whose node is lost every time.
+MOST_TRIES, MOST_LOSSES = 3, 10
 
 
 def _to_json(known: Mapping[tuple[int, int], Distance]) -> Any:
@@ -55,6 +55,7 @@ class Distances(Profile[DistanceOptions]):
     _samples: int = kept(int, int, int, init=False)
     _sizes: dict[int, int] = remembered()
     _failures: dict[int, int] = remembered()
+    _losses: dict[int, int] = remembered()
     #: Seconds and bytes of all measurements.
     _spent: tuple[float, int] = kept(lambda: (0.0, 0), list, tuple, init=False)
 
@@ -62,6 +63,10 @@ class Distances(Profile[DistanceOptions]):
         self._recorded = self.options.distances or Recorded()
         self._known = dict(self._recorded.known)
         self._met = {client for pair in self._known for client in pair}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same; states of older versions do not have the losses."""
+        super().restore({"losses": {}, **saved})
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrices `distances` (N, N), in -1..1, and `distance_errors` (N, N), their standard errors.
@@ -110,6 +115,8 @@ class Distances(Profile[DistanceOptions]):
 
     def _forget(self, client: int) -> None:
         self._met.discard(client)
+        self._failures.pop(client, None)
+        self._losses.pop(client, None)
         self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
@@ -152,18 +159,21 @@ class Distances(Profile[DistanceOptions]):
         failed = left_out.intersection(arrived)
         for client in sorted(left_out.intersection(before)):
             self._note(round_number, client, "it was skipped; its distances to newcomers stay unknown")
-        self._note_failures(round_number, failed)
+        lost = set[int]().union(*(outcome.out_of_reach for outcome in outcomes))
+        raised = set[int]().union(*(outcome.left_out - outcome.out_of_reach for outcome in outcomes))
+        self._note_failures(round_number, failed, lost - raised)
         self._met.update(set(arrived) - failed)
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._spent = self._spent[0] + seconds, self._spent[1] + moved
         told = [client for client in able if client not in left_out]
         context.journal.record(DistancesFound(round=round_number, clients=told, seconds=seconds, bytes=moved))
 
-    def _note_failures(self, round_number: int, clients: Iterable[int]) -> None:
-        """A client that fails is measured again in the next round, up to MOST_TRIES times."""
+    def _note_failures(self, round_number: int, clients: Iterable[int], lost: Collection[int]) -> None:
+        """A client that fails is measured again in the next round, up to MOST_TRIES times; a lost one, MOST_LOSSES."""
         for client in sorted(clients):
-            self._failures[client] = self._failures.get(client, 0) + 1
-            last = self._failures[client] >= MOST_TRIES
+            times, most = (self._losses, MOST_LOSSES) if client in lost else (self._failures, MOST_TRIES)
+            times[client] = times.get(client, 0) + 1
+            last = times[client] >= most
             if last:
                 self._met.add(client)
             then = "is not asked again" if last else "is asked again in the next round"

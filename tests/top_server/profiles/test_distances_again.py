@@ -13,7 +13,7 @@ from fedgsp.messages import FailureCode
 from tests.support.measured import failing, lacking, matrix, measuring, same
 from tests.support.surveyed import Surveys
 from top_server.groups.lost import AllLostError
-from top_server.profiles.distances import MOST_TRIES
+from top_server.profiles.distances import MOST_LOSSES, MOST_TRIES
 
 KINDS = pytest.mark.parametrize("distance", ["pairwise", "shared"])
 
@@ -50,6 +50,30 @@ async def test_who_fails_again_and_again_is_given_up_in_the_end(
         assert told == [(), *[(2,)] * (MOST_TRIES - 1), (), ()]
         assert len(surveys.asked) == MOST_TRIES == 3
         assert same(await profile.gather(9), lacking((0, 1, 2, 3), 2))
+
+
+async def test_who_is_lost_again_and_again_is_asked_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may be cut off for some seconds of every measurement."""
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        for number in range(1, MOST_TRIES + 2):
+            failing(surveys, 2, code=FailureCode.NODE_LOST)
+            assert same(await profile.gather(number), lacking((0, 1, 2, 3), 2))
+        saved, profile = profile.save(), surveys.stage.profile("distances")
+        profile.restore(saved)  # as a resumed run does
+        failing(surveys)
+        assert same(await profile.gather(MOST_TRIES + 2), matrix((0, 1, 2, 3)))
+
+
+async def test_who_is_always_lost_is_given_up_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        failing(surveys, 2, code=FailureCode.UNREACHABLE)
+        for number in range(1, MOST_LOSSES + 3):
+            await profile.gather(number)
+        assert len(surveys.asked) == MOST_LOSSES
+        last = surveys.stage.journal.of_kind("not_compared")[-1]
+        assert (last["client"], last["reason"]) == (2, "it was skipped, and is not asked again")
 
 
 async def test_what_is_known_of_a_client_stays_when_it_fails_as_the_partner_of_a_newcomer(

@@ -144,10 +144,14 @@ async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
         "samples": 5,
         "sizes": {"0": 10},
         "failures": {"2": 1},
+        "losses": {"3": 2},
     }
     async with staged(tmp_path, "none", "distances") as s:
         s.current.restore({**known, "spent": [1.5, 7]})
         assert json.loads(json.dumps(s.current.save())) == {**known, "spent": [1.5, 7]}
+        older = {name: value for name, value in known.items() if name != "losses"}
+        s.current.restore({**older, "spent": [1.5, 7]})
+        assert s.current.save()["losses"] == {}
 
 
 def cut(path: Path) -> None:
