@@ -32,7 +32,7 @@ class Evidence:
     reveal: Reveal | None = None
     #: Whether nodes retain the model that each client trains.
     retain: bool = False
-    #: Clients whose retained model does not exist, is lost, or cannot be reached.
+    #: Clients whose retained model is lost.
     without_model: tuple[int, ...] = ()
 
     @property

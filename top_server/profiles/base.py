@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,16 @@ from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
 Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What clients answered to a question."""
+
+    #: By client; without answers for no samples where samples are counted.
+    given: Mapping[int, Evaluated] = field(default_factory=dict)
+    #: Clients that gave none although they were there: what they were asked about may not be on their nodes any more.
+    refused: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
@@ -95,10 +105,22 @@ class Profile(abc.ABC, Generic[Options]):
         own_starts: Mapping[int, Held] | None = None,
     ) -> dict[int, Evaluated]:
         """Answers by client, without clients that reported no samples where samples are counted."""
+        return dict((await self.answers(round_number, program, clients, start, own_starts)).given)
+
+    async def answers(
+        self,
+        round_number: int,
+        program: str,
+        clients: Iterable[int],
+        start: Starts,
+        own_starts: Mapping[int, Held] | None = None,
+    ) -> Answers:
+        """As `evaluate`; it also tells who gave no answer for another reason than that its node was lost."""
         outcome = await self.ask(round_number, GroupTask(0, program, tuple(clients), start, own_starts or {}))
         answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
         counted = PROGRAMS[program].counts_samples
-        return {client: answer for client, answer in answers.items() if answer.samples or not counted}
+        given = {client: answer for client, answer in answers.items() if answer.samples or not counted}
+        return Answers(given, frozenset(outcome.task.clients).difference(given, outcome.out_of_reach))
 
     def start(self, clients: Iterable[int]) -> Starts:
         """The models that a group of these clients would start from."""

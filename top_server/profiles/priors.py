@@ -66,7 +66,7 @@ class Priors(Profile[PriorOptions]):
         return tuple(client for client in context.membership.clients if client in self.priors)
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forgets prior models that gave no answer, perhaps lost with their nodes: the clients train other ones."""
+        """Forgets prior models that gave no answer although their nodes were there: the clients train other ones."""
         for client in clients:
             self.priors.pop(client)
 
@@ -92,9 +92,9 @@ class PriorLosses(Priors):
         clients = await self.train_priors(round_number)
         unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
-            answers = await self.evaluate(round_number, "evaluate-training", unknown, (), unknown)
-            self.forget(set(unknown) - set(answers))
-            self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
+            known = await self.answers(round_number, "evaluate-training", unknown, (), unknown)
+            self.forget(known.refused)
+            self._losses.update({c: answer.loss_sum / answer.samples for c, answer in known.given.items()})
         answers = await self.evaluate(round_number, "evaluate-training", clients, self.start(clients))
         losses = {c: answer.loss_sum / answer.samples for c, answer in answers.items() if c in self._losses}
         return _columns(
@@ -120,12 +120,10 @@ class PriorDistances(Priors):
             return Evidence(tuple(self.context.membership.clients) if clients else ())
         start = self.start(clients)
         answers = await self._compare(round_number, clients, start)
-        lost = set(clients) - set(answers)
-        if lost:
-            self.forget(lost)
-            again = tuple(client for client in await self.train_priors(round_number) if client in lost)
+        missing = set(clients) - set(answers)
+        if missing:  # lost models are made again; a node that was lost may be back with its model
+            again = tuple(client for client in await self.train_priors(round_number) if client in missing)
             answers.update(await self._compare(round_number, again, start) if again else {})
-            self.forget(set(again) - set(answers))
         return _columns(
             self.context,
             train_loss={client: answer.loss_sum / answer.samples for client, answer in answers.items()},
@@ -133,9 +131,11 @@ class PriorDistances(Priors):
         )
 
     async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
-        return await self.evaluate(
-            round_number, "compare", clients, start, {client: self.priors[client] for client in clients}
-        )
+        """Answers by client; prior models that are lost are forgotten."""
+        priors = {client: self.priors[client] for client in clients}
+        answers = await self.answers(round_number, "compare", clients, start, priors)
+        self.forget(answers.refused)
+        return dict(answers.given)
 
 
 @dataclass(eq=False)
@@ -164,12 +164,13 @@ class PriorModels(Priors):
         unknown = {client: self.priors[client] for client in clients if client not in self._spool.clients}
         if unknown:
             task = GroupTask(0, "collect", tuple(unknown), own_starts=unknown, results=Results.COLLECTED)
-            for client, weights in (await self.ask(round_number, task)).models.items():
+            outcome = await self.ask(round_number, task)
+            for client, weights in outcome.models.items():
                 if isinstance(weights, Weights):
                     arrays = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
                     parts = [array.astype(np.float32) for array in arrays]  # their dtypes may differ
                     await asyncio.to_thread(self._spool.put, client, np.concatenate(parts))
-        self.forget(set(unknown) - set(self._spool.clients))
+            self.forget(set(unknown) - set(self._spool.clients) - outcome.out_of_reach)
         if unknown or self._gram is None or self._gram.clients != clients:
             self._gram = Evidence(clients, pairwise={"gram": await asyncio.to_thread(self._spool.gram, clients)})
         return self._gram

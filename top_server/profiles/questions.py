@@ -12,12 +12,13 @@ from fedgsp.seeds import stream
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices
 from top_server.groups.initial import make_initial
+from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupTask
 from top_server.models import Held, cluster_slot
-from top_server.profiles.base import Profile
+from top_server.profiles.base import Answers, Profile
 from top_server.profiles.options import LossOptions, ModelOptions
 from top_server.record.events.evidence import ClustersChosen
-from top_server.record.events.rounds import ClientSkipped
+from top_server.record.events.rounds import ClientSkipped, ModelLost
 from top_server.remembered import remembered
 
 
@@ -120,7 +121,7 @@ class Losses(Profile[LossOptions]):
         count = self.options.models
         hosted = self.context.membership.clients
         everyone = tuple(hosted)
-        columns = await _of_each_model(
+        columns, _ = await _of_each_model(
             self, round_number, "evaluate-training", everyone, first=self.options.restart * count
         )
         clients = tuple(
@@ -148,7 +149,8 @@ class Losses(Profile[LossOptions]):
 class ModelDistances(Profile[ModelOptions]):
     """Distances between the clusters' models and the models that clients trained last (FeSEM, section 6).
 
-    The models begin with different weights; a client without a model of its own draws one at random.
+    The models begin with different weights; a client without a model of its own draws one at random. A client whose
+    node is lost is left out, and keeps its model.
     """
 
     async def gather(self, round_number: int) -> Evidence:
@@ -156,16 +158,22 @@ class ModelDistances(Profile[ModelOptions]):
         count = self.options.models
         clients = tuple(self.context.membership.clients)
         own = {client: held for client, held in self.progress.local_models.items() if client in clients}
-        columns = await _of_each_model(self, round_number, "distance", own, own)
+        columns, refused = await _of_each_model(self, round_number, "distance", own, own)
         rng = stream(self.context.config.seed, "model-distances", round_number)
         costs = (rng.integers(count, size=len(clients))[:, None] != np.arange(count)).astype(np.float64)
-        without = []
+        compared = {client for client in own if all(client in column for column in columns)}
+        away = own.keys() - compared - refused
         for row, client in enumerate(clients):
-            if all(client in column for column in columns):
+            if client in compared:
                 costs[row] = [column[client].squared_distance for column in columns]
-            else:
-                without.append(client)  # if it had a model, that is lost or out of reach
-        return Evidence(clients, figures={"costs": costs}, retain=True, without_model=tuple(without))
+        for client in sorted(refused):
+            why = "it cannot be compared with the models of the clusters"
+            self.context.journal.record(ModelLost(round=round_number, client=client, reason=why))
+        if clients and away.issuperset(clients):
+            what = "no client could compare its model with those of the clusters"
+            raise AllLostError(what, "see events.jsonl for the reasons")
+        evidence = Evidence(clients, figures={"costs": costs}, retain=True, without_model=tuple(sorted(refused)))
+        return evidence.of([client for client in clients if client not in away])
 
 
 async def _of_each_model(
@@ -175,13 +183,20 @@ async def _of_each_model(
     clients: Collection[int],
     own_starts: Mapping[int, Held] | None = None,
     first: int = 0,
-) -> list[dict[int, Evaluated]]:
-    """For each cluster's model, the answers by client; models that are missing are made, numbered from `first` on."""
-    answers = []
+) -> tuple[list[Mapping[int, Evaluated]], set[int]]:
+    """For each cluster's model, the answers by client; and the clients that refused one, though they were there.
+
+    Models that are missing are made, numbered from `first` on.
+    """
+    given, refused = list[Mapping[int, Evaluated]](), set[int]()
     for cluster in range(profile.options.models):
         slot = cluster_slot(cluster)
         if slot not in profile.context.models:
             await make_initial(profile.context, profile.progress, slot, first + cluster)
         start = ((profile.context.models[slot], 1.0),)
-        answers.append(await profile.evaluate(round_number, program, clients, start, own_starts) if clients else {})
-    return answers
+        answers = Answers()
+        if clients:
+            answers = await profile.answers(round_number, program, clients, start, own_starts)
+        given.append(answers.given)
+        refused |= answers.refused
+    return given, refused

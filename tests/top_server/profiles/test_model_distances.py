@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.messages import Evaluated, MemberDone, ModelRef
+from fedgsp.messages import Evaluated, Failure, FailureCode, MemberDone, MemberSkipped, ModelRef
 from tests.support.scripted import TENSORS, model
 from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
+from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot
 from top_server.profiles import PROFILES
@@ -97,6 +99,43 @@ async def test_one_whose_model_is_gone_draws_like_one_that_never_had_any(monkeyp
         for client in (0, 2, 4):
             assert sorted(costs[client].tolist()) == [0, 1, 1]
         assert set(surveys.stage.progress.local_models) == {1, 3}  # it counts in no centre
+        assert [event["client"] for event in surveys.stage.journal.of_kind("model_lost")] == [4]
+
+
+def cut(surveys: Surveys, **lost: int) -> None:
+    """The node of a client is lost as it is asked about a cluster: c4=1."""
+    whole = surveys.answers["distance"]
+
+    def answer(task: GroupTask) -> GroupOutcome:
+        outcome, cluster = whole(task), int(task.starts[0][0].ref.id.rpartition(" ")[2])
+        gone = [int(name[1:]) for name, at in lost.items() if at == cluster]
+        skipped = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "cut")) for client in gone)
+        done = tuple(one for one in outcome.done if one.client not in gone)
+        return dataclasses.replace(outcome, done=done, skipped=skipped)
+
+    surveys.answers["distance"] = answer
+
+
+async def test_one_whose_node_is_lost_for_a_moment_is_left_out_and_keeps_its_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with clustered(monkeypatch, own={1: 2.0, 3: 7.0, 4: 1.0}) as (surveys, profile):
+        cut(surveys, c4=1)
+        evidence = await gather(surveys.stage.progress, profile, 2)
+        assert evidence.clients == (0, 1, 2, 3)
+        assert evidence.matrices["costs"][[1, 3]].tolist() == [[4, 1, 0], [49, 36, 25]]
+        assert set(surveys.stage.progress.local_models) == {1, 3, 4}
+        assert not surveys.stage.journal.of_kind("model_lost")
+
+
+async def test_a_round_in_which_all_nodes_were_lost_for_a_moment_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with clustered(monkeypatch, models=2, own={0: 0.5, 1: 2.0}, clients=2) as (surveys, profile):
+        cut(surveys, c0=0, c1=1)
+        with pytest.raises(AllLostError, match="no client could compare its model"):
+            await gather(surveys.stage.progress, profile, 2)
+        assert set(surveys.stage.progress.local_models) == {0, 1}
 
 
 async def test_who_is_not_there_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, TensorSpec, Trained
+from fedgsp.messages import Failure, FailureCode, MemberDone, MemberSkipped, ModelRef, Results, TensorSpec, Trained
 from fedgsp.weights import Weights
 from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
@@ -120,16 +120,18 @@ async def test_the_model_of_a_client_that_comes_back_with_other_data_is_collecte
             assert [task.clients for task in surveys.of(program)] == [(0, 1, 7), (7,)]
 
 
-async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_its_client_trains_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "trained"), [(FailureCode.UNREACHABLE, 1), (FailureCode.NO_SUCH_MODEL, 2)])
+async def test_a_model_that_does_not_come_is_a_row_of_nan_and_trained_again_if_its_node_has_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: FailureCode, trained: int
 ) -> None:
     async with learning(monkeypatch, tmp_path) as (surveys, profile):
         whole = surveys.answers["collect"]
 
         def without(task: GroupTask) -> GroupOutcome:
             outcome = whole(task)
-            models: dict[int, Weights | Failure] = {**outcome.models, 1: Failure(FailureCode.NODE_LOST, "gone")}
-            return surveys.outcome(task, done=outcome.done, models=models)
+            models: dict[int, Weights | Failure] = {**outcome.models, 1: Failure(code, "gone")}
+            skipped = (MemberSkipped(1, Failure(code, "gone")),)
+            return surveys.outcome(task, done=outcome.done, skipped=skipped, models=models)
 
         surveys.answers["collect"] = without
         gram = (await profile.gather(1)).matrices["gram"]
@@ -138,10 +140,10 @@ async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_its_client_tr
         assert gram[np.ix_([0, 2], [0, 2])].tolist() == gram_of(0, 2)
         surveys.answers["collect"] = whole
         assert (await profile.gather(2)).matrices["gram"].tolist() == gram_of(0, 1, 2)
-        for program in ("alone", "collect"):
-            assert [task.clients for task in surveys.of(program)] == [(0, 1, 2), (1,)]
+        assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (1,)]
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1, 2), (1,)][:trained]
         assert (await profile.gather(3)).matrices["gram"].tolist() == gram_of(0, 1, 2)
-        assert len(surveys.asked) == 4
+        assert len(surveys.asked) == 2 + trained
 
 
 async def test_a_client_that_lost_its_model_and_cannot_train_again_is_in_no_matrix(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
-from tests.support.surveyed import Surveys, surveyed
+from fedgsp.messages import Evaluated, Failure, FailureCode, MemberDone, MemberSkipped, ModelRef, Trained
+from tests.support.surveyed import Answer, Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 
@@ -29,6 +31,21 @@ def answering(surveys: Surveys, judged: Mapping[int, int], failing: Collection[i
         return surveys.outcome(task, done=tuple(done))
 
     surveys.answers.update({"alone": alone, "evaluate-training": judge, "compare": judge})
+
+
+def losing(surveys: Surveys, client: int, code: FailureCode) -> None:
+    """From now on a client tells nothing of its prior model."""
+    skipped = (MemberSkipped(client, Failure(code, "a reason")),)
+
+    def without(answer: Answer, task: GroupTask) -> GroupOutcome:
+        outcome = answer(task)
+        if client not in task.own_starts:
+            return outcome
+        done = tuple(one for one in outcome.done if one.client != client)
+        return dataclasses.replace(outcome, done=done, skipped=skipped)
+
+    for program in ("evaluate-training", "compare"):
+        surveys.answers[program] = functools.partial(without, surveys.answers[program])
 
 
 @pytest.fixture(params=["prior-losses", "prior-distances"])
@@ -102,3 +119,21 @@ async def test_a_state_without_numbers_of_samples_keeps_its_prior_models(
         again.restore({name: value for name, value in first.save().items() if name != "samples"})
         await again.gather(2)
         assert [task.clients for task in surveys.of("alone")] == [(0, 1)]
+
+
+@pytest.mark.parametrize(("code", "again"), [(FailureCode.NODE_LOST, False), (FailureCode.NO_SUCH_MODEL, True)])
+@pytest.mark.parametrize("kind", ["prior-losses", "prior-distances"])
+async def test_a_prior_model_is_trained_again_if_its_node_has_lost_it_and_not_if_the_node_was_away(
+    kind: str, code: FailureCode, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
+        profile = surveys.stage.profile(kind)
+        answering(surveys, {})
+        losing(surveys, 1, code)
+        await profile.gather(1)
+        evidence = await profile.gather(2)
+        assert [np.isnan(column[:, 0]).tolist() for column in evidence.matrices.values()] == [[False, True, False]] * 2
+        answering(surveys, {})
+        evidence = await profile.gather(3)
+        assert not any(np.isnan(column).any() for column in evidence.matrices.values())
+        assert (len(surveys.of("alone")) > 1) is again
