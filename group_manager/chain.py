@@ -50,7 +50,7 @@ class Hop:
     start: bytes = b""  # digest of what its node has fetched from the node of the hop before
     samples: int = 0
     length: float = 0.0  # of its update, if it was measured
-    losses: int = 0  # results and orders of this round that were lost with its node
+    losses: int = 0  # results, orders and transfers of this round that were lost with its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +161,14 @@ class Chain:
         self.done = min(self.done, place)
         return Decision(tuple(reports), release)
 
-    def again(self, hop: Hop, why: str) -> Decision | None:
-        """The order of the next hop, or to send the last model, is sent again; None if that was tried too often."""
-        hop.losses += 1
-        if hop.losses >= MOST_LOSSES:
+    def again(self, hop: Hop, why: str, at_fault: Hop | None = None) -> Decision | None:
+        """The order of the next hop, or to send the last model, is sent again; None if that was tried too often.
+
+        `at_fault` is the hop whose node was away, if that is not the node of `hop`.
+        """
+        counts = at_fault or hop
+        counts.losses += 1
+        if counts.losses >= MOST_LOSSES:
             return None
         for later in self.hops[self.done :]:
             later.state = HopState.WAITING

@@ -104,10 +104,21 @@ class _Walk:
         if stopped.code is FailureCode.NODE_LOST:
             return self.chain.again(hop, f"node {hop.member.node} was away")
         if stopped.code in HOLDER_AWAY:
-            for node in dict.fromkeys(one.member.node for one in (last, following) if one is not None):
-                if members.breaks(node) > self._breaks.get(node, 0):
-                    return self.chain.again(hop, f"node {node} was away for a moment")
+            for one in (following, last):
+                if one is not None and members.breaks(one.member.node) > self._breaks.get(one.member.node, 0):
+                    return self._after_a_break(one, hop)
         return None
+
+    def _after_a_break(self, at_fault: Hop, hop: Hop) -> Decision | None:
+        """What to do if a model did not come because the node of `at_fault` was away for a moment.
+
+        A node that had to give its model and was away too often is skipped, and not those who were to read it.
+        """
+        why = f"node {at_fault.member.node} was away for a moment"
+        again = self.chain.again(hop, why, at_fault)
+        if again is None and at_fault is self.chain.last:
+            again = self.chain.refuse(at_fault, Failure(FailureCode.UNREACHABLE, f"{why}, again and again"))
+        return again
 
     def _by_another_way(self, stopped: Failure, orders: deque[HopOrder]) -> Decision | None:
         """What to do if the next member may wait for a model that the node before it keeps to itself; else None.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, RelayMode, Rerouted, TensorSpec
-from group_manager.chain import client_order
+from group_manager.chain import MOST_LOSSES, client_order
 from group_manager.programs.relay import HOLDER_AWAY
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene, step
@@ -31,6 +31,21 @@ async def test_a_reader_is_asked_again_if_the_holder_of_its_start_was_away_meanw
         assert play.skipped == {}
         told = Rerouted(2, "node n2 was away for a moment: it is asked again")
         assert [event.kind for event in play.events if isinstance(event.kind, Rerouted)] == [told]
+
+
+async def test_a_holder_that_is_away_again_and_again_is_skipped_and_not_its_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = Faults()
+    for _ in range(MOST_LOSSES):
+        faults.fail(2, FailureCode.UNREACHABLE)
+    async with scene(faults) as play:
+        # n1 loses its connection each time that 2 asks it for the model of 1.
+        breaks = lambda node: sum(fault.used for fault in faults._all) if node == "n1" else 0  # noqa: E731
+        monkeypatch.setattr(play.members, "breaks", breaks)
+        outcome = await play.run(hosted(n0=[0], n1=[1], n2=[2], n3=[3]), relay=RelayMode.DIRECT)
+        assert await play.result(outcome) == relayed([0, 2, 3])
+        assert play.skipped == {1: Failure(FailureCode.UNREACHABLE, "node n1 was away for a moment, again and again")}
 
 
 async def test_a_reader_that_gets_no_model_though_nobody_was_away_is_skipped() -> None:
