@@ -142,6 +142,8 @@ async def _try(
         await asyncio.gather(*training, return_exceptions=True)
     for outcome in outcomes:  # only now, so that no group is judged by the groups that happened to finish before
         progress.update_lengths.extend(outcome.update_lengths)
+    if reveals is not None:
+        await reveals.round_over(set[int]().union(*(outcome.took_part for outcome in outcomes)))
     progress.absences.note(number, missed_in(outcomes, away, context.membership.left_out))
     progress.absences.came_back(number, context.membership.departures.take_returned())
     evaluated = validated = None

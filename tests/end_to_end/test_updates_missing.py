@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from fedgsp_node.trainer import Trainer
 from tests.support.cluster import play
 from tests.support.gated_task import ALPHA, gated_settings, host, oracle
 from tests.support.managers_here import managers_here
+from top_server import rounds
+from top_server.groups.lost import AllLostError
+from top_server.groups.taking import take
 
 TRAIN = Trainer.carry_out
 
@@ -89,3 +93,32 @@ async def test_a_client_that_could_not_train_is_alone_in_the_next_round(
     assert [row["partition"] for row in run.rows][1:3] == [[[0, 1, 2, 3, 4, 5]], [[0, 1, 3, 4, 5], [2]]]
     assert [row["clients_trained"] for row in run.rows] == [6, 5, 6, 6]
     assert not run.of_kind("model_lost")
+
+
+async def test_what_was_shown_in_a_try_that_failed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All train in round 2, and the results are lost. When the round is tried again, client 2 cannot train."""
+    merge, failed = rounds.merge, asyncio.Event()
+
+    async def losing(context: Any, progress: Any, merging: Any, number: int, training: Any, reveals: Any) -> Any:
+        if number == 2 and not failed.is_set():
+            for outcome in await asyncio.gather(*training):
+                await take(context, outcome)  # its manager lets go of it, and nobody takes it in
+            failed.set()
+            raise AllLostError("the results are lost", "wait")
+        return await merge(context, progress, merging, number, training, reveals)
+
+    async def fails_again(self: Trainer, order: Order, work: Train, *arguments: Any) -> Trained:
+        if failed.is_set() and order.key is not None and (order.key.round, order.client) == (2, 2):
+            raise OrderError(Failure(FailureCode.TASK_RAISED, "the camera broke"))
+        return await TRAIN(self, order, work, *arguments)
+
+    monkeypatch.setattr(rounds, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(rounds, "merge", losing)
+    monkeypatch.setattr(Trainer, "carry_out", fails_again)
+    config = gated_settings(tmp_path, scheme="hcct", grouping_option={"alpha": "9"}, rounds=3, evaluate_every=3)
+    run = await play(config, [host("n0", *range(6))])
+    assert [event["round"] for event in run.of_kind("round_failed")] == [2]
+    assert [row["partition"] for row in run.rows][1:] == [[[0, 1, 2, 3, 4, 5]], [[0, 1, 3, 4, 5], [2]]]
+    assert [row["clients_trained"] for row in run.rows] == [6, 5, 6]

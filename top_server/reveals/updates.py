@@ -1,6 +1,7 @@
 """The updates that clients revealed last, and which of them came in this round."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ class Reveals(Protocol):
 
     async def take(self, client: int, shown: Weights | Failure) -> str:
         """Keeps what a client revealed, in place of its earlier update; returns why it cannot be used, or ""."""
+
+    async def round_over(self, trained: Collection[int]) -> None:
+        """Forgets what other clients revealed in this round: their training is in no result."""
 
 
 class Updates:
@@ -73,6 +77,13 @@ class Updates:
     def came(self, client: int) -> bool:
         """Whether the update of a client came in this round."""
         return self.rounds.get(client) == self.round
+
+    async def round_over(self, trained: Collection[int]) -> None:
+        """Forgets what other clients revealed in this round, for example in a try that failed."""
+        async with self.lock:
+            for client in self.spool.clients:
+                if self.came(client) and client not in trained:
+                    self.forget(client)
 
     def forget_older(self) -> None:
         """Removes the updates of clients that revealed nothing in this round: they are out of date."""
