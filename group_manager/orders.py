@@ -176,7 +176,7 @@ class Reports:
         self._tell = tell
         self.bytes_direct = self.bytes_relayed = self.bytes_travelled = 0
         #: Why the last member was skipped.
-        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
+        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group can take part")
 
     def tell(self, kind: MemberDone | MemberSkipped | NetworksLeft | PartLost | Rerouted | Served) -> None:
         """Sends one event."""

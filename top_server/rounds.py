@@ -104,7 +104,7 @@ async def _try(
     begin: float,
 ) -> dict[str, Any]:
     await _wait_for_clients(context, number)
-    away = context.membership.departures.away()
+    away, left_out = context.membership.departures.away(), context.membership.left_out
     teams = await form_teams(context, progress, number, evidence)
     await begin_merging(context, merging, number, evidence)
     managers = await context.managers.ensure(count_tasks(merging, teams))
@@ -144,7 +144,7 @@ async def _try(
         progress.update_lengths.extend(outcome.update_lengths)
     if reveals is not None:
         await reveals.round_over(set[int]().union(*(outcome.took_part for outcome in outcomes)))
-    progress.absences.note(number, missed_in(outcomes, away, context.membership.left_out))
+    progress.absences.note(number, missed_in(outcomes, away, left_out))
     progress.absences.came_back(number, context.membership.departures.take_returned())
     evaluated = validated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:

@@ -22,17 +22,17 @@ def missed_in(outcomes: Sequence[GroupOutcome], away: Away, left_out: Collection
     """Client -> why it missed the round.
 
     `away` are the nodes that were away when the round began; some of their clients may have come back in time.
-    `left_out` are clients whose models were refused too often.
+    `left_out` are clients whose models had been refused too often before. In the round in which this happens to a
+    client, its own failure is the reason.
     """
     away = without(away, set[int]().union(*(outcome.took_part for outcome in outcomes)))
-    found = {client: Missed(LEFT_OUT, "its models were refused") for client in left_out}
+    found: dict[int, Missed] = {}
     for gone, seconds in away:
-        why = Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds)
-        found |= dict.fromkeys(gone.clients - found.keys(), why)
+        found |= dict.fromkeys(gone.clients, Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds))
     for outcome in outcomes:
         if isinstance(outcome.result, Failure):
             found |= dict.fromkeys(outcome.task.clients, Missed(GROUP_FAILED, f"its group failed: {outcome.result}"))
         for skipped in outcome.skipped:
             code = skipped.failure.code if skipped.failure is not None else FailureCode.UNSPECIFIED
             found[skipped.client] = Missed(code.name, str(skipped.failure))
-    return found
+    return found | dict.fromkeys(left_out, Missed(LEFT_OUT, "its models were refused"))

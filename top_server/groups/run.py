@@ -190,10 +190,13 @@ async def _on(
 
 def _member(context: RunContext, task: GroupTask, client: int) -> Member | Failure:
     """A client of a group as its manager reads it, or why it takes no part."""
+    if client in context.membership.left_out:
+        return Failure(FailureCode.UNSPECIFIED, "it is left out of the run: its models were refused")
     member = context.membership.member(client)
-    lacks = task.lacks(client, member.samples) if member is not None else "its node left"
-    if member is None or lacks:
-        return Failure(FailureCode.NODE_LOST, lacks)
+    if member is None:
+        return Failure(FailureCode.NODE_LOST, "its node left")
+    if lacks := task.lacks(client, member.samples):  # its node is there, and not to blame
+        return Failure(FailureCode.UNSPECIFIED, lacks)
     start = _part(context, task.own_starts[client]) if client in task.own_starts else None
     # Only where nobody is weighed a weight may be missing; there it has no effect.
     return dataclasses.replace(member, start=start, weight=task.weights.get(client, float(member.samples)))

@@ -9,6 +9,7 @@ _SAME_TASK = "give its node the task, the options and the versions of the other 
 _DIVERGED = "lower --learning-rate or give --clip-norm; if it is this client alone, look at its data"
 #: Name of a failure code -> what to do about a client that was skipped for it.
 _OF_CODES = {
+    "UNSPECIFIED": f"nothing if the reason says that the client came late, or is left out; otherwise {_LOG}",
     "UNREACHABLE": "see whether its node runs, and the network between the machines",
     "NODE_LOST": f"{_LOG}, and start the node again if it has ended",
     "STALLED": f"{_LOG}, and its network; if one batch takes minutes there, raise --stall-timeout",

@@ -258,7 +258,7 @@ async def test_a_group_without_members_fails() -> None:
     async with scene() as play:
         outcome = await play.run([])
         assert outcome == Failure(
-            FailureCode.NODE_LOST, "no member trained; the last reason: no member of the group is there"
+            FailureCode.NODE_LOST, "no member trained; the last reason: no member of the group can take part"
         )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef
+from fedgsp.messages import Failure, FailureCode, GroupResult, MemberSkipped, ModelRef
 from tests.support.fuzzing import soon
 from top_server import rounds
+from top_server.groups.lost import AllLostError
 from top_server.groups.run import MOST_MANAGERS
 from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.managers.client import BrokenOff
@@ -123,3 +125,25 @@ async def test_managers_that_die_one_after_another_cost_the_result_only_if_too_m
     assert first.manager is managers[min(dying, MOST_MANAGERS - 1)]
     assert second.result == RESULT
     assert ends == [GONE if lost else None, None], "the record names the loss of this group, and of no other"
+
+
+async def test_a_round_whose_clients_all_came_too_late_for_its_plan_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No node is lost, and the next try plans with what is known by then."""
+    late = MemberSkipped(0, Failure(FailureCode.UNSPECIFIED, "it had 12 training samples when its group was planned"))
+    nobody = Failure(FailureCode.NODE_LOST, "no member trained; the last reason: no member of the group can take part")
+    ended = dataclasses.replace(outcome(0, Manager(), nobody), skipped=(late,))
+
+    async def take_in(*_: Any) -> Failure:
+        return nobody
+
+    async def end() -> GroupOutcome:
+        return ended
+
+    monkeypatch.setattr(rounds, "take_in", take_in)
+    monkeypatch.setattr(rounds, "_record_ends", lambda *_: None)
+    progress: Any = SimpleNamespace(in_vain=0, afresh=set())
+    nothing: Any = SimpleNamespace()
+    with pytest.raises(AllLostError, match="round 1 trained nobody"):
+        await rounds.merge(nothing, progress, nothing, 1, [asyncio.create_task(end())])

@@ -32,6 +32,12 @@ def test_a_client_that_came_back_in_time_to_train_missed_nothing() -> None:
     }
 
 
+def test_a_client_that_is_left_out_of_the_run_missed_the_round_for_that_and_not_because_nobody_hosts_it() -> None:
+    again = outcome((0,), (3,))
+    assert missed_in([again], [], [3]) == {3: Missed(LEFT_OUT, "its models were refused")}
+    assert missed_in([again], [], []) == {3: Missed("NODE_LOST", str(SKIPPED))}
+
+
 def test_a_node_without_clients_that_are_away_is_left_out() -> None:
     assert without([(LOST, 9.0)], [2, 3, 4, 5]) == []
     [(gone, seconds)] = without([(LOST, 9.0)], [2])

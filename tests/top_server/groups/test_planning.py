@@ -21,6 +21,7 @@ from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import _member
 from top_server.groups.task import GroupTask
 from top_server.models import INITIAL
+from top_server.nodes.membership import MOST_OFFENCES
 from top_server.nodes.node import Node
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
@@ -64,10 +65,10 @@ def weights(s: Stage, task: GroupTask) -> list[float]:
     return [one.weight for one in found if isinstance(one, Member)]
 
 
-def reasons(s: Stage, task: GroupTask) -> dict[int, str]:
-    """Why clients take no part."""
+def reasons(s: Stage, task: GroupTask, code: FailureCode = FailureCode.UNSPECIFIED) -> dict[int, str]:
+    """Why clients take no part; all for a reason with this code, by default one for which no node is to blame."""
     failures = {client: one for client, one in members(s, task).items() if isinstance(one, Failure)}
-    assert {one.code for one in failures.values()} <= {FailureCode.NODE_LOST}
+    assert {one.code for one in failures.values()} <= {code}
     return {client: one.detail for client, one in failures.items()}
 
 
@@ -90,7 +91,7 @@ async def test_a_client_that_comes_back_after_the_planning_has_the_weight_of_its
 ) -> None:
     async with run_of(scheme, **changes) as (s, _):
         (task,) = tasks_of(s, Evidence(GROUP, figures=figures), GROUP)
-        assert reasons(s, task) == {2: "its node left", 3: "its node left"}
+        assert reasons(s, task, FailureCode.NODE_LOST) == {2: "its node left", 3: "its node left"}
         await joins(s, 2, 3)
         assert weights(s, task) == pytest.approx(expected)
 
@@ -163,3 +164,13 @@ async def test_a_client_without_a_start_costs_no_other_client_the_round() -> Non
         (task,) = tasks_of(s, Evidence((0, 1)), (0,), (1,), (7,))
         await joins(s, 7)
         assert reasons(s, task) == {7: "when its group was planned, no model was known that it could start from"}
+
+
+async def test_a_client_whose_models_were_refused_too_often_is_not_one_whose_node_left() -> None:
+    """Groups that stay still have it."""
+    async with run_of("fedgsp") as (s, _):
+        await joins(s, 2, 3)
+        (task,) = tasks_of(s, Evidence(GROUP), GROUP)
+        for _ in range(MOST_OFFENCES):
+            s.context.membership.note_offence(2)
+        assert reasons(s, task) == {2: "it is left out of the run: its models were refused"}
