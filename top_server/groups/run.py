@@ -193,6 +193,8 @@ def _member(context: RunContext, task: GroupTask, client: int) -> Member | Failu
     if client in context.membership.left_out:
         return Failure(FailureCode.UNSPECIFIED, "it is left out of the run: its models were refused")
     member = context.membership.member(client)
+    if member is None and context.membership.departures.dropped(client):
+        return Failure(FailureCode.UNKNOWN_CLIENT, "its node has come back without it")
     if member is None:
         return Failure(FailureCode.NODE_LOST, "its node left")
     if lacks := task.lacks(client, member.samples):  # its node is there, and not to blame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ AFTER_FREEZE_S = 7.0
 RETURNS_S = 2 * AFTER_FREEZE_S
 #: How long a run waits for its other clients after it had too few; nodes try to join every five seconds.
 RETURN_TIMEOUT_S = 30.0
+#: Why a client is away whose node is there again.
+WITHOUT = "it has come back without this client"
 
 
 class Cause(Enum):
@@ -68,14 +70,15 @@ class Departures:
         self.now = now
         #: How many departures there were so far.
         self.number = 0
-        self._away: dict[str, Departure] = {}
+        #: No client is in two departures.
+        self._away: list[Departure] = []
         #: Client -> seconds for which it was away, of clients that came back since they were last taken.
         self._returned: dict[int, float] = {}
 
     def left(self, node: str, clients: Iterable[int], reason: str, cause: Cause = Cause.ALONE) -> None:
         """A node left."""
         self.number += 1
-        self._away[node] = Departure(node, frozenset(clients), reason, self.now(), cause)
+        self._away.append(Departure(node, frozenset(clients), reason, self.now(), cause))
 
     def save(self) -> list[Departed]:
         """The nodes that are away, for a top server that goes on with the run later."""
@@ -89,31 +92,37 @@ class Departures:
         """Takes the nodes that `save` told of."""
         for one in saved:
             seconds = max(0.0, time.time() - one.at)
-            self._away[one.node] = Departure(one.node, frozenset(one.clients), one.reason, self.now() - seconds)
+            self._away.append(Departure(one.node, frozenset(one.clients), one.reason, self.now() - seconds))
 
     def joined(self, node: str, clients: Iterable[int]) -> float | None:
-        """A node joined with these clients; returns for how many seconds it was away, None if it is new."""
+        """A node joined with these clients; returns for how many seconds it was away, None if it is new.
+
+        Clients that it hosted before, and does not host any more, stay away.
+        """
         came, now = frozenset(clients), self.now()
-        own = self._away.pop(node, None)
-        for found in [own, *self._away.values()]:
-            if found is not None:
-                self._returned |= dict.fromkeys(found.clients & came, now - found.at)
-        self._away = {
-            name: Departure(name, found.clients - came, found.reason, found.at, found.cause)
-            for name, found in self._away.items()
-            if found.clients - came
-        }
-        return now - own.at if own is not None else None
+        own = [found.at for found in self._away if found.node == node]
+        for found in self._away:
+            self._returned |= dict.fromkeys(found.clients & came, now - found.at)
+        left = [
+            replace(found, clients=found.clients - came, reason=WITHOUT if found.node == node else found.reason)
+            for found in self._away
+        ]
+        self._away = [found for found in left if found.clients]
+        return now - max(own) if own else None
 
     def away(self) -> list[tuple[Departure, float]]:
         """The nodes that are away, and for how many seconds."""
         now = self.now()
-        return [(found, now - found.at) for found in self._away.values()]
+        return [(found, now - found.at) for found in self._away]
+
+    def dropped(self, client: int) -> bool:
+        """Whether the node of a client has come back without it."""
+        return any(client in found.clients and found.reason == WITHOUT for found in self._away)
 
     @property
     def clients(self) -> set[int]:
         """The clients of the nodes that are away."""
-        return {client for found in self._away.values() for client in found.clients}
+        return {client for found in self._away for client in found.clients}
 
     def patience_s(self, clients: Collection[int] | None = None) -> float:
         """How much longer to wait for nodes that left, or for those of these clients."""
@@ -122,7 +131,7 @@ class Departures:
 
     def waited_for(self, clients: Collection[int] | None = None) -> list[Departure]:
         """The nodes that left a moment ago, or those of them with one of these clients."""
-        found = (one for one in self._away.values() if clients is None or one.clients.intersection(clients))
+        found = (one for one in self._away if clients is None or one.clients.intersection(clients))
         return [one for one in found if one.patience_s(self.now()) > 0]
 
     def take_returned(self) -> dict[int, float]:

@@ -15,6 +15,7 @@ _OF_CODES = {
     "STALLED": f"{_LOG}, and its network; if one batch takes minutes there, raise --stall-timeout",
     "POLICY": "ask the owner of its node: the reason names the flag that would allow it",
     "NO_SUCH_MODEL": f"{_LOG}: it was started again, or has no room for models",
+    "UNKNOWN_CLIENT": "start its node with the clients that it had, or let the run go on without them",
     "BAD_ORDER": "change what the reason names; settings change only in a new run, for a resumed one keeps them",
     "CUT_SHORT": _NETWORK,
     "BAD_STREAM": _NETWORK,

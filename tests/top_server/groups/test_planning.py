@@ -174,3 +174,11 @@ async def test_a_client_whose_models_were_refused_too_often_is_not_one_whose_nod
         for _ in range(MOST_OFFENCES):
             s.context.membership.note_offence(2)
         assert reasons(s, task) == {2: "it is left out of the run: its models were refused"}
+
+
+async def test_a_client_that_its_node_came_back_without_is_told_so() -> None:
+    async with run_of("fedgsp") as (s, _):
+        s.context.membership.departures.left("n1", [2, 3], "its stream was lost")
+        await joins(s, 2)
+        (task,) = tasks_of(s, Evidence(GROUP), GROUP)
+        assert reasons(s, task, FailureCode.UNKNOWN_CLIENT).keys() == {3}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock import StoppedClock
-from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, Cause, Departed, Departures
+from top_server.nodes.departures import AFTER_FREEZE_S, RETURN_S, WITHOUT, Cause, Departed, Departures
 
 
 def departures() -> tuple[Departures, StoppedClock]:
@@ -61,6 +61,22 @@ def test_a_client_that_another_node_brings_is_there_again() -> None:
     assert found.take_returned() == {5: 3.0}
     found.joined("n2", [1])
     assert found.away() == []
+
+
+def test_a_client_that_its_node_came_back_without_is_still_away() -> None:
+    found, clock = departures()
+    found.left("n0", [1, 5], "its stream was lost")
+    clock.now = 3.0
+    assert found.joined("n0", [1]) == 3.0
+    assert (found.clients, found.dropped(5), found.dropped(1)) == ({5}, True, False)
+    clock.now = 60.0
+    found.left("n0", [1], "its connection ended")
+    told = [(gone.node, set(gone.clients), gone.reason, seconds) for gone, seconds in found.away()]
+    assert told == [("n0", {5}, WITHOUT, 60.0), ("n0", {1}, "its connection ended", 0.0)]
+    clock.now = 62.0
+    assert found.joined("n0", [1, 5]) == 2.0
+    assert found.away() == []
+    assert found.take_returned() == {1: 2.0, 5: 62.0}
 
 
 @given(st.sampled_from(Cause), st.floats(0, 100))
