@@ -154,9 +154,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-            membership.own(resumed.saved.owners if resumed.saved else {})
-            membership.saved_constants = resumed.saved.constants if resumed.saved else None
-            membership.departures.restore(resumed.saved.away if resumed.saved else ())
+        if resumed and resumed.saved:
+            membership.own(resumed.saved.owners)
+            membership.saved_constants = resumed.saved.constants
+            membership.departures.restore(resumed.saved.away)
         federated, door = Federated(connected, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         # Nodes look for a resumed run at its old address. Those of a finished run have ended. Workers on other
         # machines are started anew, and the top server itself may be on another machine now.
@@ -302,8 +303,7 @@ async def _play(
             await initial.begin(context, progress)
             context.models.apply(merging.prepare(context.models.slots))
             await state.save(context, progress, merging, profile, directory, 0, {})
-        interrupted = resumed.interrupted if resumed else None
-        number = resumed.round if resumed else 0
+        number, interrupted = (resumed.round, resumed.interrupted) if resumed else (0, None)
         while not is_last(config, progress.best, number):
             number += 1
             context.door.reach(context.run_id, number)

@@ -68,6 +68,8 @@ class Departures:
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is a clock that stands still while this process is frozen."""
         self.now = now
+        #: Whether a node that leaves is away. Before a run has its clients, nodes come and go.
+        self.counting = False
         #: How many departures there were so far.
         self.number = 0
         #: No client is in two departures.
@@ -89,7 +91,8 @@ class Departures:
         ]
 
     def restore(self, saved: Iterable[Departed]) -> None:
-        """Takes the nodes that `save` told of."""
+        """Takes the nodes that `save` told of: the run has its clients already."""
+        self.counting = True
         for one in saved:
             seconds = max(0.0, time.time() - one.at)
             self._away.append(Departure(one.node, frozenset(one.clients), one.reason, self.now() - seconds))

@@ -311,7 +311,7 @@ class Membership:
             self._left[node.hello.node] = node.managers
             if len(self._left) > MOST_NODES:
                 del self._left[next(iter(self._left))]
-        if self._over is None and self._working:
+        if self._over is None and self.departures.counting:
             cause = Cause.FREEZE if self._awake.since_freeze() < AFTER_FREEZE_S else Cause.ALONE
             self.departures.left(node.hello.node, (one.client for one in node.hello.clients), reason, cause)
         # After the end of the run it does not matter which side closed the stream.

@@ -10,7 +10,7 @@ from fedgsp.settings.placing import LOCAL
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.grouping.request import listed
-from top_server.nodes.departures import RETURN_TIMEOUT_S, RETURNS_S
+from top_server.nodes.departures import RETURN_TIMEOUT_S, RETURNS_S, WITHOUT
 from top_server.nodes.membership import Membership
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.rounds import RoundWaited, RoundWaits
@@ -31,17 +31,21 @@ async def wait_for_return(
 ) -> None:
     """Waits for the nodes of a resumed run with their clients; raises RunError if none comes back in time.
 
-    Those that do not come back are away from then on.
+    Clients that do not come back are away from then on.
     """
     clients = {client for hosted in nodes.values() for client in hosted}
     journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
-    if missing := await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout)):
+    missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
+    # Those that came and left again are away already, for the reason for which their nodes left.
+    if missing := missing - membership.departures.clients:
         journal.record(ClientsMissing(clients=sorted(missing)))
+        there = {hello.node for hello in membership.hellos}
         for node, hosted in nodes.items():
             if gone := missing.intersection(hosted):
-                membership.departures.left(node, gone, "it has not come back since the run was resumed")
+                why = WITHOUT if node in there else "it has not come back since the run was resumed"
+                membership.departures.left(node, gone, why)
 
 
 async def wait_for_all(
@@ -80,6 +84,7 @@ async def wait_for_nodes(
             f" joined within {config.join_timeout:.0f} s",
             _STILL_LOADING if loading else _START_OTHERS,
         )
+    membership.departures.counting = True
 
 
 async def wait_for_returns(membership: Membership, clients: Collection[int] | None = None) -> None:

@@ -8,26 +8,34 @@ from typing import Any, cast
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import AttachTo
 from fedgsp.settings.run import RunConfig
 from tests.support.callers import ANYBODY
 from tests.support.clock import Clock
 from tests.support.hellos import hello, membership
 from tests.support.recorder import Recorder
 from tests.support.scripted import let_others_run
-from top_server.nodes.departures import RETURN_S, RETURN_TIMEOUT_S, RETURNS_S
+from top_server.nodes.departures import RETURN_S, RETURN_TIMEOUT_S, RETURNS_S, WITHOUT, Departed
 from top_server.nodes.membership import Membership
 from top_server.nodes.node import Node
-from top_server.nodes.waiting import wait_for_nodes, wait_for_round
+from top_server.nodes.waiting import wait_for_nodes, wait_for_return, wait_for_round
 
 CONFIG = RunConfig(min_clients=3, join_timeout=100.0)
 
 
-async def joined(members: Membership, name: str, *clients: int) -> Node:
+async def admitted(members: Membership, name: str, *clients: int) -> Node:
     node = await members.admit(hello(name, clients), ANYBODY)
     assert isinstance(node, Node), node
-    members.attach(name, AttachTo("m0", "127.0.0.1:1"))  # the run has begun
     return node
+
+
+async def joined(members: Membership, name: str, *clients: int) -> Node:
+    members.departures.counting = True  # the run has begun
+    return await admitted(members, name, *clients)
+
+
+def absent(members: Membership) -> dict[str, tuple[set[int], str]]:
+    """Nodes that are away, with their clients and the reason."""
+    return {gone.node: (set(gone.clients), gone.reason) for gone, _ in members.departures.away()}
 
 
 def waiting(members: Membership, recorder: Recorder, config: RunConfig = CONFIG) -> asyncio.Task[None]:
@@ -222,3 +230,42 @@ async def test_a_round_waits_for_a_node_that_left_a_moment_ago(caplog: pytest.Lo
     await joined(members, "n0", 0)
     await task
     assert not caplog.text
+
+
+async def test_a_node_of_a_resumed_run_that_leaves_again_before_the_first_order_is_away_for_its_own_reason() -> None:
+    members, recorder = membership()
+    clock = Clock()
+    members.departures.restore([Departed("before", (7,), "its stream was lost", 0.0)])
+    nodes = {"stays": {0}, "leaves": {1, 2}, "never": {3}, "less": {4, 5}}
+    task = asyncio.create_task(wait_for_return(nodes, members, cast("Any", recorder), 60.0))
+    await admitted(members, "stays", 0)
+    await admitted(members, "less", 4)
+    for name, clients in (("leaves", (1, 2)), ("before", (7,))):
+        await members.leave(await admitted(members, name, *clients), "its VPN was cut")
+    await let_others_run()
+    clock.advance(RETURN_TIMEOUT_S + 1)
+    await task
+    assert absent(members) == {
+        "leaves": ({1, 2}, "its VPN was cut"),
+        "before": ({7}, "its VPN was cut"),
+        "never": ({3}, "it has not come back since the run was resumed"),
+        "less": ({5}, WITHOUT),
+    }
+    assert recorder.of_kind("clients_missing")[0]["clients"] == [3, 5]
+    await admitted(members, "leaves", 1, 2)
+    assert recorder.of_kind("node_joined")[-1]["away"] == pytest.approx(RETURN_TIMEOUT_S + 1, abs=1)
+
+
+async def test_a_node_that_leaves_between_the_wait_for_nodes_and_the_first_order_is_away() -> None:
+    members, recorder = membership()
+    early = await admitted(members, "early", 9)
+    task = asyncio.create_task(wait_for_nodes(RunConfig(min_nodes=3), members, cast("Any", recorder)))
+    await members.leave(early, "its connection ended")
+    await admitted(members, "stays", 0)
+    leaves = await admitted(members, "leaves", 1)
+    await let_others_run()
+    assert not task.done()
+    await admitted(members, "late", 2)
+    await task
+    await members.leave(leaves, "its VPN was cut")
+    assert absent(members) == {"leaves": ({1}, "its VPN was cut")}
