@@ -15,7 +15,7 @@ from fedgsp.seeds import stream
 from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered, usual
-from top_server.groups.missed import missed_in, without
+from top_server.groups.missed import missed_in, not_placed, without
 from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
@@ -104,7 +104,9 @@ async def _try(
     begin: float,
 ) -> dict[str, Any]:
     await _wait_for_clients(context, number)
-    away, left_out = context.membership.departures.away(), context.membership.left_out
+    departures = context.membership.departures
+    # At one moment: so every client is there or away.
+    present, away, left_out = context.membership.clients, departures.away(), context.membership.left_out
     teams = await form_teams(context, progress, number, evidence)
     await begin_merging(context, merging, number, evidence)
     managers = await context.managers.ensure(count_tasks(merging, teams))
@@ -123,6 +125,9 @@ async def _try(
         )
     )
     away = without(away, [client for task in tasks for client in task.clients if context.membership.member(client)])
+    outside = not_placed(present, evidence, teams.plan)
+    silent = {client: why for client, why in profile.silent.items() if client in outside}
+    away += departures.returned(outside - silent.keys())  # they came back too late to be asked
     for gone, seconds in away:
         away_s, clients = round(seconds, 1), sorted(gone.clients)
         context.journal.record(
@@ -144,8 +149,8 @@ async def _try(
         progress.update_lengths.extend(outcome.update_lengths)
     if reveals is not None:
         await reveals.round_over(set[int]().union(*(outcome.took_part for outcome in outcomes)))
-    progress.absences.note(number, missed_in(outcomes, away, left_out))
-    progress.absences.came_back(number, context.membership.departures.take_returned())
+    progress.absences.note(number, missed_in(outcomes, away, left_out, silent))
+    progress.absences.came_back(number, departures.take_returned())
     evaluated = validated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
@@ -196,6 +201,7 @@ async def _wait_for_clients(context: RunContext, number: int) -> None:
 
 async def gather(progress: Progress, profile: AnyProfile, number: int) -> Evidence:
     """The evidence about the clients; models that are found to be lost are forgotten."""
+    profile.begin_gathering()
     evidence = await profile.gather(number)
     for client in evidence.without_model:
         progress.local_models.pop(client, None)

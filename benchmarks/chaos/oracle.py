@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +38,8 @@ class Told:
     lost: set[int] = field(default_factory=set)
     #: Clients whose nodes were away when the round began.
     away: set[int] = field(default_factory=set)
+    #: Clients that did not answer a question before the round, and are in no team.
+    silent: set[int] = field(default_factory=set)
 
     @property
     def taking_part(self) -> list[list[int]]:
@@ -51,6 +54,7 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
     """The rounds by number. If a round was started again, its last start counts; a resumed round continues."""
     rounds: dict[int, Told] = {}
     resumed: set[int] = set()
+    asked_in_vain: defaultdict[int, set[int]] = defaultdict(set)
     for event in events:
         match event:
             case {"event": "round_resumed", "round": int(number)}:
@@ -58,7 +62,14 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
             case {"event": "round_started", "round": int(number), "teams": teams}:
                 if number not in resumed or number not in rounds or rounds[number].teams != teams:
                     rounds[number] = Told(teams)
+                rounds[number].silent = asked_in_vain[number].difference(*teams)
                 resumed.discard(number)
+            case {"event": "client_skipped", "program": "describe" | "evaluate-training", "round": int(number)}:
+                asked_in_vain[number].add(event["client"])
+            case {"event": "listening"}:  # a resumed run asks again
+                asked_in_vain.clear()
+            case {"event": "round_failed", "round": int(number)} if number not in rounds:  # nobody answered
+                asked_in_vain.pop(number, None)
             case {"event": "client_skipped", "program": "relay" | "parallel", "round": int(number)}:
                 rounds[number].skipped.add((event["group"], event["client"]))
             case {"event": "hop_finished", "round": int(number)} if number in rounds:
@@ -171,7 +182,8 @@ def unnamed(told: Mapping[int, Told], events: Sequence[Event]) -> list[str]:
     shown |= {
         (client, number)
         for number, this in told.items()
-        for client in this.away.difference(client for _, client in this.trained)  # others came back in time
+        # Others came back in time.
+        for client in this.silent | this.away.difference(client for _, client in this.trained)
     }
     return [
         *(f"round {number}: the absence of client {client} is not named" for client, number in sorted(shown - named)),

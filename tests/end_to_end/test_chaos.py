@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,15 @@ def test_an_absence_that_is_not_named_and_one_that_was_none_are_told() -> None:
 def test_a_client_that_came_back_in_time_to_train_was_not_absent() -> None:
     told = {2: oracle.Told([[0, 1]], trained={(0, 0), (0, 1)}, away={1})}
     assert oracle.unnamed(told, []) == []
+
+
+def test_a_client_that_failed_a_question_and_is_in_no_team_was_absent() -> None:
+    skipped = {"event": "client_skipped", "round": 1, "group": 0, "program": "describe"}
+    started = {"event": "round_started", "round": 1, "teams": [[0, 1]]}
+    events = [{**skipped, "client": 1}, {**skipped, "client": 2}, started]
+    assert oracle.unnamed(oracle.rounds_told(events), events) == ["round 1: the absence of client 2 is not named"]
+    resumed: list[dict[str, Any]] = [*events[:2], {"event": "listening"}, started]
+    assert oracle.unnamed(oracle.rounds_told(resumed), resumed) == []
 
 
 def test_of_a_round_that_was_begun_anew_the_last_time_counts() -> None:

@@ -104,9 +104,14 @@ class Plan:
             idle=tuple(client for row, client in enumerate(request.clients) if row not in busy),
         )
 
+    @property
+    def clients(self) -> frozenset[int]:
+        """The clients that are in a group or idle."""
+        return frozenset(client for group in (*self.groups, self.idle) for client in group)
+
     def names(self, clients: Iterable[int]) -> bool:
         """Whether each of these clients is in a group or idle."""
-        return {client for group in (*self.groups, self.idle) for client in group}.issuperset(clients)
+        return self.clients.issuperset(clients)
 
     def among(self, clients: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         """The groups without all other clients; a group that would be empty is left out."""
@@ -121,7 +126,7 @@ class Plan:
         absent clients of that former group are a group again.
         """
         groups = [list(group) for group in self.groups]
-        here = {client for group in (*self.groups, self.idle) for client in group}
+        here = self.clients
         for former in before.groups:
             away = [client for client in former if client not in here]
             common = [len(set(former).intersection(group)) for group in groups] if away else []

@@ -1,10 +1,12 @@
 """Which clients missed a round, from what its groups have done."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fedgsp.messages import Failure, FailureCode
 from top_server.absences import AWAY, GROUP_FAILED, LEFT_OUT, Missed
+from top_server.evidence import Evidence
+from top_server.grouping import Plan
 from top_server.groups.task import GroupOutcome
 from top_server.nodes.departures import Departure
 
@@ -18,15 +20,25 @@ def without(away: Away, clients: Collection[int]) -> Away:
     return [(gone, seconds) for gone, seconds in left if gone.clients]
 
 
-def missed_in(outcomes: Sequence[GroupOutcome], away: Away, left_out: Collection[int]) -> dict[int, Missed]:
+def not_placed(present: Collection[int], evidence: Evidence, plan: Plan) -> set[int]:
+    """Clients that are there, and that no group could get: they gave no evidence, and no group has them from before.
+
+    A client with evidence that is in no group was only not drawn.
+    """
+    return set(present) - (set(evidence.clients) - evidence.away.keys()) - plan.clients
+
+
+def missed_in(
+    outcomes: Sequence[GroupOutcome], away: Away, left_out: Collection[int], silent: Mapping[int, Failure]
+) -> dict[int, Missed]:
     """Client -> why it missed the round.
 
     `away` are the nodes that were away when the round began; some of their clients may have come back in time.
     `left_out` are clients whose models had been refused too often before. In the round in which this happens to a
-    client, its own failure is the reason.
+    client, its own failure is the reason. `silent` are clients that gave no evidence, with the reason.
     """
     away = without(away, set[int]().union(*(outcome.took_part for outcome in outcomes)))
-    found: dict[int, Missed] = {}
+    found = {client: Missed(why.code.name, str(why)) for client, why in silent.items()}
     for gone, seconds in away:
         found |= dict.fromkeys(gone.clients, Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds))
     for outcome in outcomes:

@@ -173,6 +173,14 @@ class GroupOutcome:
         return [*why, *(skipped.failure for skipped in self.skipped)]
 
     @property
+    def unanswered(self) -> dict[int, Failure]:
+        """Client -> why it did not do what it was asked."""
+        result, done = self.result, {done.client for done in self.done}
+        why = dict.fromkeys(set(self.task.clients) - done, result) if isinstance(result, Failure) else {}
+        unknown = Failure(FailureCode.UNSPECIFIED, "skipped")
+        return why | {skipped.client: skipped.failure or unknown for skipped in self.skipped}
+
+    @property
     def took_part(self) -> set[int]:
         """Clients whose training is in the result; a client that trained twice counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}

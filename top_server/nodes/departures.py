@@ -74,8 +74,9 @@ class Departures:
         self.number = 0
         #: No client is in two departures.
         self._away: list[Departure] = []
-        #: Client -> seconds for which it was away, of clients that came back since they were last taken.
-        self._returned: dict[int, float] = {}
+        #: Client -> its departure, and for how many seconds it was away, of clients that came back since they were
+        #: last taken.
+        self._returned: dict[int, tuple[Departure, float]] = {}
 
     def left(self, node: str, clients: Iterable[int], reason: str, cause: Cause = Cause.ALONE) -> None:
         """A node left."""
@@ -105,7 +106,7 @@ class Departures:
         came, now = frozenset(clients), self.now()
         own = [found.at for found in self._away if found.node == node]
         for found in self._away:
-            self._returned |= dict.fromkeys(found.clients & came, now - found.at)
+            self._returned |= dict.fromkeys(found.clients & came, (found, now - found.at))
         left = [
             replace(found, clients=found.clients - came, reason=WITHOUT if found.node == node else found.reason)
             for found in self._away
@@ -137,7 +138,14 @@ class Departures:
         found = (one for one in self._away if clients is None or one.clients.intersection(clients))
         return [one for one in found if one.patience_s(self.now()) > 0]
 
+    def returned(self, clients: Collection[int]) -> list[tuple[Departure, float]]:
+        """The nodes that were away until these clients came back, and for how many seconds; not those taken before."""
+        back: dict[tuple[Departure, float], set[int]] = {}
+        for client in sorted(self._returned.keys() & set(clients)):
+            back.setdefault(self._returned[client], set()).add(client)
+        return [(replace(found, clients=frozenset(of)), seconds) for (found, seconds), of in back.items()]
+
     def take_returned(self) -> dict[int, float]:
         """Client -> seconds for which it was away, of clients that came back since the last call."""
         returned, self._returned = self._returned, {}
-        return returned
+        return {client: seconds for client, (_, seconds) in returned.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fedgsp.messages import Evaluated
+from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
@@ -21,6 +21,8 @@ from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
 Options = TypeVar("Options")
+#: Why there is no evidence about a client that did not fail.
+_NOTHING_KNOWN = Failure(FailureCode.UNSPECIFIED, "nothing is known of it by which it could be grouped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,20 @@ class Profile(abc.ABC, Generic[Options]):
     progress: Progress
     merging: Merging
     options: Options
+    #: Clients that were there when `gather` began -> why there is no evidence about one, if there is none.
+    silent: dict[int, Failure] = field(init=False, default_factory=dict)
+
+    def begin_gathering(self) -> None:
+        """Is called before every `gather`: nothing is known yet of the clients that are there."""
+        self.silent = dict.fromkeys(self.context.membership.clients, _NOTHING_KNOWN)
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
         """The evidence about the clients that are present.
 
-        A client that gave no usable answer is left out, and the reason is recorded. May be called again in the same
-        round if it raised AllLostError.
+        A client that gave no usable answer is left out, and the reason is recorded. It is also the reason for which
+        the client missed the round: `ask` puts it into `silent` if an answer did not come. May be called again in the
+        same round if it raised AllLostError.
         """
 
     @property
@@ -90,6 +99,7 @@ class Profile(abc.ABC, Generic[Options]):
         What was known of them before may still be true, so the round can be tried again.
         """
         outcome = await survey(self.context, self.progress, round_number, task, reveals=reveals)
+        self.silent.update(outcome.unanswered)
         if not outcome.done and set(self.context.membership.clients) <= set(task.clients):
             error = unanswered(f"no client reported its profile ({task.program})", outcome.failures)
             if isinstance(error, AllLostError):

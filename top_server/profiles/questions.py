@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.messages import MOST_SAMPLES, Described, Evaluated, FailureCode, MemberDone
+from fedgsp.messages import MOST_SAMPLES, Described, Evaluated, Failure, FailureCode, MemberDone
 from fedgsp.parts import NoOptions
 from fedgsp.seeds import stream
 from top_server.evidence import Evidence
@@ -84,6 +84,7 @@ class Histograms(Profile[NoOptions]):
             f"its class histogram has {len(counts)} entries with {sum(counts)} samples, the task {classes} classes:"
             " let class_counts() count the samples of each"
         )
+        self.silent[done.client] = Failure(FailureCode.BAD_ORDER, reason)
         self.context.journal.record(
             ClientSkipped(
                 round=round_number,

@@ -132,6 +132,7 @@ class ViewState:
                 self.all_clients = max(self.all_clients, self.clients)
             case "node_left":
                 self.nodes.pop(str(event.get("node")), None)
+                self.absences.pop(str(event.get("node")), None)  # it may have come back too late for a round
             case "run_started" | "run_resumed" | "local_run_started":
                 alone = kind == "local_run_started"
                 self.scheme = "alone" if alone else str(event.get("scheme", ""))

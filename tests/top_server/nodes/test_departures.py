@@ -79,6 +79,18 @@ def test_a_client_that_its_node_came_back_without_is_still_away() -> None:
     assert found.take_returned() == {1: 2.0, 5: 62.0}
 
 
+def test_a_client_that_came_back_is_told_with_what_took_it_away_until_it_is_taken() -> None:
+    found, clock = departures()
+    found.left("n0", [1, 5], "its stream was lost")
+    clock.now = 3.0
+    found.joined("n0", [1, 5])
+    assert found.returned([2]) == []
+    [(gone, seconds)] = found.returned([2, 5])
+    assert (gone.node, set(gone.clients), gone.reason, seconds) == ("n0", {5}, "its stream was lost", 3.0)
+    found.take_returned()
+    assert found.returned([5]) == []
+
+
 @given(st.sampled_from(Cause), st.floats(0, 100))
 def test_a_round_waits_a_moment_for_a_node_and_longer_after_a_freeze_of_the_top_server(
     cause: Cause, later: float

@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.messages import Described, Failure, FailureCode, MemberDone, MemberSkipped
-from tests.support.surveyed import surveyed
+from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
 
 LOST, STALLED = FailureCode.NODE_LOST, FailureCode.STALLED
+
+
+def answering(
+    surveys: Surveys, codes: tuple[FailureCode, ...], result: FailureCode | None, answered: tuple[int, ...]
+) -> None:
+    """The first clients fail like this, and these answer."""
+    skipped = tuple(MemberSkipped(client, Failure(code, "")) for client, code in enumerate(codes))
+    done = tuple(MemberDone(client, 0, Described((1, 2))) for client in answered)
+    outcome = {"skipped": skipped, "done": done, **({"result": Failure(result, "")} if result else {})}
+    surveys.answers["describe"] = lambda task: surveys.outcome(task, **outcome)
 
 
 async def asked(
@@ -21,10 +31,7 @@ async def asked(
 ) -> GroupOutcome:
     """A question to these of three clients; the first ones fail like this."""
     async with surveyed(monkeypatch, 3) as surveys:
-        skipped = tuple(MemberSkipped(c, Failure(code, "")) for c, code in zip(clients, codes, strict=False))
-        done = tuple(MemberDone(client, 0, Described((1, 2))) for client in answered)
-        outcome = {"skipped": skipped, "done": done, **({"result": Failure(result, "")} if result else {})}
-        surveys.answers["describe"] = lambda task: surveys.outcome(task, **outcome)
+        answering(surveys, codes, result, answered)
         return await surveys.stage.current.ask(1, GroupTask(0, "describe", clients))
 
 
@@ -54,3 +61,26 @@ async def test_otherwise_what_came_is_all_there_is(
 ) -> None:
     outcome = await asked(monkeypatch, clients, codes, answered=answered)
     assert [done.client for done in outcome.done] == list(answered)
+
+
+@pytest.mark.parametrize(
+    ("codes", "result", "expected"),
+    [
+        ((FailureCode.POLICY,), None, {0: FailureCode.POLICY, 1: FailureCode.UNSPECIFIED, 2: FailureCode.UNSPECIFIED}),
+        ((LOST,), STALLED, {0: LOST, 1: STALLED, 2: FailureCode.UNSPECIFIED}),
+    ],
+)
+async def test_of_each_client_that_is_there_the_reason_is_known_why_there_may_be_no_evidence_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+    codes: tuple[FailureCode, ...],
+    result: FailureCode | None,
+    expected: dict[int, FailureCode],
+) -> None:
+    async with surveyed(monkeypatch, 3) as surveys:
+        profile = surveys.stage.current
+        profile.begin_gathering()
+        answering(surveys, codes, result, answered=(2,))
+        await profile.ask(1, GroupTask(0, "describe", (0, 1, 2)))
+        assert {client: failure.code for client, failure in profile.silent.items()} == expected
+        profile.begin_gathering()
+        assert {failure.code for failure in profile.silent.values()} == {FailureCode.UNSPECIFIED}

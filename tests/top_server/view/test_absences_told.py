@@ -24,6 +24,8 @@ def test_clients_that_were_there_again_are_named_anew() -> None:
     state = ViewState()
     assert state.apply(away(1)) is not None
     state.apply({"event": "node_joined", "node": "a", "clients": [3, 5], "address": None})
+    assert state.apply(away(2)) is not None, "it came back too late for this round"
+    state.apply({"event": "node_left", "node": "a", "reason": "gone"})
     assert state.apply(away(30)) is not None
     assert [state.apply(away(number)) for number in range(31, 40)][-1] == (
         "round 39 begins without clients 3, 5: node a left 9.0 s before: gone (10 times so far)"

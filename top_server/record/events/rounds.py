@@ -34,11 +34,11 @@ class RoundWaited(RoundEvent):
 
 
 class ClientsAway(RoundEvent):
-    """A round begins without the clients of a node that has left."""
+    """A round begins without the clients of a node that has left, or that came back too late for the round."""
 
     node: str
     clients: Sequence[int]
-    seconds: float = told("time since the node left")
+    seconds: float = told("time since the node left, or for which it was away")
     reason: str = told("why it left")
 
 
