@@ -14,12 +14,13 @@ from fedgsp.scoring import metric_of
 from fedgsp.seeds import stream
 from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
-from top_server.groups.lost import AllLostError, unanswered, usual
+from top_server.groups.lost import AllLostError
 from top_server.groups.missed import missed_in, not_placed, without
 from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
+from top_server.in_vain import FIRST_TRY, Tries, note_in_vain
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.merging import MERGES, Merging, forgotten
@@ -36,7 +37,6 @@ from top_server.record.events.rounds import (
     RoundFailed,
     RoundResumed,
     RoundStarted,
-    TrainedNobody,
 )
 from top_server.record.figures import row_of
 from top_server.reveals.updates import Reveals
@@ -48,8 +48,6 @@ logger = logging.getLogger(__name__)
 #: Pause in seconds before the next try of a round in which all nodes were lost although none has left. It doubles each
 #: time: a firewall may let nothing through to the ports of group managers while it gets new rules.
 AGAIN_AFTER_S = 5.0
-#: The run ends after so many rounds in a row that trained nobody.
-MOST_IN_VAIN = 3
 
 
 async def play(
@@ -62,16 +60,16 @@ async def play(
 ) -> dict[str, Any]:
     """Plays round `number` and returns its row of the history; raises RunError if the run cannot go on.
 
-    A round may train nobody, if it asked only some of the clients. If all nodes are lost, the round is tried again
-    when some are back. `interrupted` is the round that an earlier top server of this run had begun.
+    A round may train nobody, if it asked only some of the clients. If clients were lost and nobody trained, the round
+    is tried again when they are back. `interrupted` is the round that an earlier top server of this run had begun.
     """
     begin = time.monotonic()
     await _wait_for_clients(context, number)
     clients = tuple(context.membership.clients)
     evidence: Evidence | None = None
     counted, departures = 0, context.membership.departures
-    for tries in range(MOST_NUMBERED):
-        if tries:
+    for tried in range(MOST_NUMBERED):
+        if tried:
             await context.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, context.config.join_timeout))
             await _wait_for_clients(context, number)
         before = departures.number
@@ -79,6 +77,7 @@ async def play(
             if evidence is None:  # gathered once: gathering may use up what the last round left
                 evidence = await gather(progress, profile, number)
             begun, interrupted = interrupted, None
+            tries = Tries(tried, counted)
             return await _try(context, progress, merging, profile, number, evidence, tries, begun, begin)
         except AllLostError as error:
             context.journal.record(RoundFailed(round=number, reason=error.what))
@@ -99,7 +98,7 @@ async def _try(
     profile: AnyProfile,
     number: int,
     evidence: Evidence,
-    tries: int,
+    tries: Tries,
     begun: Interrupted | None,
     begin: float,
 ) -> dict[str, Any]:
@@ -113,7 +112,7 @@ async def _try(
     # Only now: clients may have left, or come back, while managers started.
     tasks = round_tasks(context.scheme, merging, context.holdings(progress.local_models), teams, evidence)
     reveals = profile.reveals
-    traces = _traces(context, reveals, number, teams, tasks, tries, begun)
+    traces = _traces(context, reveals, number, teams, tasks, tries.number, begun)
     context.journal.record(
         RoundStarted(
             round=number,
@@ -140,7 +139,7 @@ async def _try(
         for task, manager, trace in zip(tasks, managers, traces, strict=True)
     ]
     try:
-        outcomes = await merge(context, progress, merging, number, training, reveals)
+        outcomes = await merge(context, progress, merging, number, training, reveals, tries)
     finally:
         for task in training:
             task.cancel()
@@ -253,6 +252,7 @@ async def merge(
     number: int,
     training: list[asyncio.Task[GroupOutcome]],
     reveals: Reveals | None = None,
+    tries: Tries = FIRST_TRY,
 ) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing.
 
@@ -285,7 +285,7 @@ async def merge(
     if len(failures) == len(outcomes):
         if progress.afresh:
             return outcomes  # clients whose models were lost start afresh in the next round
-        _note_in_vain(context, progress, number, outcomes, failures)
+        note_in_vain(context, progress, number, outcomes, failures, tries)
         return outcomes
     progress.in_vain = 0
     await change_models(context, lambda: merging.finish(number))
@@ -299,25 +299,6 @@ def _left_at(manager: Manager, training: asyncio.Task[GroupOutcome]) -> bool:
     outcome = training.result()
     made = PROGRAMS[outcome.task.program].makes_model and isinstance(outcome.result, GroupResult)
     return made and outcome.manager is manager and not is_last(outcome.trace)
-
-
-def _note_in_vain(
-    context: RunContext, progress: Progress, number: int, outcomes: list[GroupOutcome], failures: list[Failure]
-) -> None:
-    """Notes that a round trained nobody; raises RunError if the next one would not, either.
-
-    The clients of one round may all fail, or work against the run, while others were not drawn.
-    """
-    reason = f"round {number} trained nobody: {usual(failures) if failures else 'it has no groups'}"
-    error = unanswered(reason, failures)
-    asked = {client for outcome in outcomes for client in outcome.task.clients}
-    if isinstance(error, AllLostError) or asked.issuperset(context.membership.clients):
-        raise error
-    progress.in_vain += 1
-    if progress.in_vain == MOST_IN_VAIN:
-        raise RunError(f"{reason}; nor did the {MOST_IN_VAIN - 1} rounds before it", error.remedy)
-    context.journal.record(TrainedNobody(round=number, reason=reason))
-    logger.warning("%s; the run goes on with the models that it has", reason)
 
 
 def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -13,17 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgsp.messages import Order, Train
+from fedgsp.seeds import stream
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.learned import Learned
 from fedgsp_node.tasks import load_task
+from fedgsp_node.worker import Worker
 from group_manager import server as manager_server
 from tests.support import cluster
 from tests.support.cluster import play
-from tests.support.coming_and_going import away_between
+from tests.support.coming_and_going import away_between, gone_at
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
+from top_server import rounds
+from top_server.grouping.round_size import sample
+from top_server.nodes import waiting
 from top_server.record.journal import Line
 
 TRAIN = Clients.train
@@ -160,3 +166,72 @@ async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_bac
     assert left >= {"n0", "n1"}
     assert [event["round"] for event in run.of_kind("round_failed")] == [2]
     assert_same_bits(run.model(3), oracle(3, beta=1).play_fedgsp()[2])
+
+
+def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for clients that do not come back."""
+    managers_here(monkeypatch)
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(rounds, "RETURN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(waiting, "RETURN_TIMEOUT_S", 0.1)
+
+
+def before_training(monkeypatch: pytest.MonkeyPatch, wait: Callable[[int, int], Awaitable[None]]) -> None:
+    """A node waits for this before it trains a client in a round."""
+    carry_out = Worker.carry_out
+
+    async def waits(self: Worker, order: Order, *arguments: Any) -> Any:
+        if isinstance(order.work, Train) and order.key is not None:
+            await wait(order.key.round, order.client)
+        return await carry_out(self, order, *arguments)
+
+    monkeypatch.setattr(Worker, "carry_out", waits)
+
+
+async def test_a_run_goes_on_without_the_only_client_that_was_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon_given_up(monkeypatch)
+    config = settings(tmp_path, scheme="fedavg", rounds=4, sampling_rate=1 / 8, min_nodes=2)
+    (drawn,) = sample(range(8), 1 / 8, stream(config.seed, "sampling", 2))
+    hit = asyncio.Event()
+
+    async def wait(number: int, client: int) -> None:
+        if (number, client) == (2, drawn):
+            hit.set()
+            await asyncio.Event().wait()
+
+    before_training(monkeypatch, wait)
+    stays, goes = nodes([client for client in range(8) if client != drawn], [drawn])
+    run = await play(config, [stays], [(goes, gone_at(hit))])
+    assert [event["round"] for event in run.of_kind("round_failed")] == [2]
+    assert [event["round"] for event in run.of_kind("trained_nobody")] == [2]
+    assert [row["clients_trained"] for row in run.rows] == [1, 0, 1, 1]
+    assert_same_bits(run.model(2), run.model(1))
+
+
+async def test_a_run_goes_on_with_clients_that_come_back_as_those_of_the_round_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon_given_up(monkeypatch)
+    begun, alone, hit, over = (asyncio.Event() for _ in range(4))
+
+    async def wait(number: int, _client: int) -> None:
+        if number == 1:
+            begun.set()
+            await alone.wait()
+        if number == 2:
+            hit.set()
+            await asyncio.Event().wait()
+
+    def watch(event: Line) -> None:
+        if event["event"] == "node_left":
+            {"n0": over, "n1": alone}[event["node"]].set()
+
+    before_training(monkeypatch, wait)
+    first, other = nodes(range(3), range(3, 8))
+    config = settings(tmp_path, scheme="global", rounds=3, min_nodes=2)
+    run = await play(config, [], [(first, gone_at(hit)), (other, away_between(begun, over))], watch)
+    assert [event["round"] for event in run.of_kind("round_failed")] == [2]
+    assert [event["round"] for event in run.of_kind("trained_nobody")] == [2]
+    assert [row["clients_trained"] for row in run.rows] == [3, 0, 5]

@@ -18,15 +18,25 @@ from top_server.record.journal import Line
 RESTARTED = (0, 1, 2)
 
 
-def away_between(leave: asyncio.Event, back: asyncio.Event) -> Callable[[NodeSettings], Coroutine[Any, Any, None]]:
-    """What plays a node that ends when it is to leave, and starts again when it is to be back."""
+def gone_at(leave: asyncio.Event) -> Callable[[NodeSettings], Coroutine[Any, Any, None]]:
+    """What plays a node that ends when it is to leave."""
 
-    async def goes_and_comes(settings: NodeSettings) -> None:
+    async def goes(settings: NodeSettings) -> None:
         first = asyncio.create_task(node_server.run(settings))
         await leave.wait()
         first.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await first
+
+    return goes
+
+
+def away_between(leave: asyncio.Event, back: asyncio.Event) -> Callable[[NodeSettings], Coroutine[Any, Any, None]]:
+    """What plays a node that ends when it is to leave, and starts again when it is to be back."""
+    goes = gone_at(leave)
+
+    async def goes_and_comes(settings: NodeSettings) -> None:
+        await goes(settings)
         await back.wait()
         await node_server.run(settings)
 

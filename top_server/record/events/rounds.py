@@ -142,7 +142,10 @@ class RoundFailed(RoundEvent):
 
 
 class TrainedNobody(RoundEvent):
-    """All clients of a round failed, and the run goes on with others. It ends after three such rounds in a row."""
+    """All clients of a round failed or were lost, and the run goes on with others.
+
+    It ends after three such rounds in a row. A round whose clients are all away does not count.
+    """
 
     reason: str
 

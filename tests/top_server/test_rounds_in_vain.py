@@ -1,0 +1,85 @@
+"""A round that trains nobody is tried again, given up, or the end of the run: by who was lost, and by who is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fedgsp.messages import AttachTo, Failure, FailureCode, MemberSkipped
+from tests.support.callers import ANYBODY
+from tests.support.hellos import hello
+from tests.support.scripted import TENSORS
+from tests.support.staged import Stage, stage
+from top_server.groups.lost import AllLostError
+from top_server.groups.run import MOST_NUMBERED, MOST_TRIES
+from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.in_vain import FIRST_TRY, MOST_IN_VAIN, Tries
+from top_server.nodes.node import Node
+from top_server.rounds import merge
+
+LOST = Failure(FailureCode.NODE_LOST, "its node left")
+#: The clients of a node that is there, and those of a node that has left.
+THERE, AWAY = (0, 1, 2, 3), (6, 7)
+SECOND = Tries(1)
+
+
+@asynccontextmanager
+async def one_away(join_timeout: float = 120.0) -> AsyncIterator[Stage]:
+    async with stage("weighted-mean", len(THERE), scheme="fedavg", join_timeout=join_timeout) as s:
+        s.context.membership.attach("n0", AttachTo("m0", "manager:1"))  # the run has begun
+        await s.context.membership.leave(await comes(s), "its stream was lost")
+        yield s
+
+
+async def comes(s: Stage) -> Node:
+    node = await s.context.membership.admit(hello("n1", AWAY, tensors=TENSORS), ANYBODY)
+    assert isinstance(node, Node), node
+    return node
+
+
+async def ends(s: Stage, why: Mapping[int, Failure], tries: Tries = FIRST_TRY) -> None:
+    """The one group of a round ends; these clients were asked, and skipped. Its reason is that of the last one."""
+    skipped = tuple(MemberSkipped(client, failure) for client, failure in why.items())
+    outcome = GroupOutcome(GroupTask(0, "parallel", tuple(why)), s.manager, [*why.values()][-1], (), skipped)
+
+    async def end() -> GroupOutcome:
+        return outcome
+
+    await merge(s.context, s.progress, s.merging, 2, [asyncio.create_task(end())], tries=tries)
+
+
+def given_up(s: Stage) -> int:
+    return len(s.journal.of_kind("trained_nobody"))
+
+
+async def test_a_round_whose_clients_are_gone_is_tried_once_more_and_then_left_to_the_others() -> None:
+    async with one_away() as s:
+        with pytest.raises(AllLostError, match="round 2 trained nobody"):
+            await ends(s, dict.fromkeys(AWAY, LOST))
+        assert not given_up(s)
+        for _ in range(MOST_IN_VAIN + 1):
+            await ends(s, dict.fromkeys(AWAY, LOST), SECOND)
+        assert given_up(s) == MOST_IN_VAIN + 1
+        assert s.progress.in_vain == 0, "it is no fault of those who are there"
+
+
+@pytest.mark.parametrize("last", [Tries(MOST_TRIES, MOST_TRIES - 1), Tries(MOST_NUMBERED - 1)])
+async def test_clients_that_are_there_and_out_of_reach_have_all_tries_before_others_go_on(last: Tries) -> None:
+    """A firewall may let them reach the top server, and no group manager."""
+    async with one_away() as s:
+        for tries in (FIRST_TRY, SECOND, Tries(last.number - 1, max(0, last.counted - 1))):
+            with pytest.raises(AllLostError):
+                await ends(s, {2: LOST, 7: LOST}, tries)
+        await ends(s, {2: LOST, 7: LOST}, last)
+        assert given_up(s) == s.progress.in_vain == 1
+
+
+@pytest.mark.parametrize("tries", [FIRST_TRY, SECOND, Tries(MOST_NUMBERED - 1, MOST_TRIES - 1)])
+async def test_a_round_that_asked_all_who_are_there_is_always_to_be_tried_again(tries: Tries) -> None:
+    async with one_away() as s:
+        with pytest.raises(AllLostError):
+            await ends(s, dict.fromkeys((*THERE, *AWAY), LOST), tries)
+        assert not given_up(s)
