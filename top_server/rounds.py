@@ -45,7 +45,7 @@ from top_server.teams import Before, Teams, ask, form
 
 logger = logging.getLogger(__name__)
 
-#: Pause in seconds before the next try of a round in which all nodes were lost although none has left. It doubles each
+#: Pause in seconds before the next try of a round whose clients were lost although no node has left. It doubles each
 #: time: a firewall may let nothing through to the ports of group managers while it gets new rules.
 AGAIN_AFTER_S = 5.0
 
@@ -199,9 +199,18 @@ async def _wait_for_clients(context: RunContext, number: int) -> None:
 
 
 async def gather(progress: Progress, profile: AnyProfile, number: int) -> Evidence:
-    """The evidence about the clients; models that are found to be lost are forgotten."""
+    """The evidence about the clients; models that are found to be lost are forgotten.
+
+    Raises AllLostError if it is about nobody, and other clients may answer: they are away, or came or left meanwhile.
+    """
+    membership, departures = profile.context.membership, profile.context.membership.departures
+    before, left = set(membership.clients), departures.number
     profile.begin_gathering()
     evidence = await profile.gather(number)
+    changed = departures.number != left or not before.issuperset(membership.clients)
+    if not evidence.clients and (changed or departures.clients):
+        what = f"no client that is there reported its profile ({profile.context.scheme.profile})"
+        raise AllLostError(what, "see events.jsonl for the reasons")
     for client in evidence.without_model:
         progress.local_models.pop(client, None)
     return evidence
@@ -260,7 +269,7 @@ async def merge(
     are replaced.
     """
     outcomes: list[GroupOutcome] = []
-    failures: list[Failure] = []
+    failed = 0
     for index in range(len(training)):
         outcome = await training[index]
         failure = await take_in(context, progress, merging, number, outcome)
@@ -279,13 +288,13 @@ async def merge(
         outcomes.append(outcome if failure is None else dataclasses.replace(outcome, result=failure))
         _record_ends(context, number, outcome, failure)
         if failure is not None:
-            failures.append(failure)
+            failed += 1
         elif outcome.task.results is Results.RETAINED:
             progress.local_models.update(outcome.own_models)
-    if len(failures) == len(outcomes):
+    if failed == len(outcomes):
         if progress.afresh:
             return outcomes  # clients whose models were lost start afresh in the next round
-        note_in_vain(context, progress, number, outcomes, failures, tries)
+        await note_in_vain(context, progress, number, outcomes, tries)
         return outcomes
     progress.in_vain = 0
     await change_models(context, lambda: merging.finish(number))

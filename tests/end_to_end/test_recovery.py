@@ -235,3 +235,28 @@ async def test_a_run_goes_on_with_clients_that_come_back_as_those_of_the_round_l
     assert [event["round"] for event in run.of_kind("round_failed")] == [2]
     assert [event["round"] for event in run.of_kind("trained_nobody")] == [2]
     assert [row["clients_trained"] for row in run.rows] == [3, 0, 5]
+
+
+async def test_a_client_that_cannot_train_does_not_end_the_run_while_the_others_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 1.0)
+    hit, failed = asyncio.Event(), asyncio.Event()
+
+    async def wait(number: int, client: int) -> None:
+        if number == 2 and client != 7 and not failed.is_set():
+            hit.set()
+            await asyncio.Event().wait()
+
+    def watch(event: Line) -> None:
+        if event["event"] == "round_failed":
+            failed.set()
+
+    before_training(monkeypatch, wait)
+    faulty: dict[str, Any] = {"task": "tests.support.faulty_task:FaultyDigits", "task_option": {**TASK, "raises": "7"}}
+    good, bad = (dataclasses.replace(node, **faulty) for node in nodes(range(4), [7]))
+    config = settings(tmp_path, scheme="global", min_nodes=2, **faulty)
+    run = await play(config, [bad], [(good, away_between(hit, failed))], watch)
+    assert [event["round"] for event in run.of_kind("round_failed")] == [2]
+    assert [row["clients_trained"] for row in run.rows] == [4, 4]

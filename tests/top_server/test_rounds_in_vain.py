@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from fedgsp.errors import RunError
 from fedgsp.messages import AttachTo, Failure, FailureCode, MemberSkipped
 from tests.support.callers import ANYBODY
+from tests.support.fuzzing import soon
 from tests.support.hellos import hello
-from tests.support.scripted import TENSORS
+from tests.support.scripted import TENSORS, let_others_run
 from tests.support.staged import Stage, stage
 from top_server.groups.lost import AllLostError
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES
@@ -20,7 +22,7 @@ from top_server.in_vain import FIRST_TRY, MOST_IN_VAIN, Tries
 from top_server.nodes.node import Node
 from top_server.rounds import merge
 
-LOST = Failure(FailureCode.NODE_LOST, "its node left")
+LOST, REFUSED = Failure(FailureCode.NODE_LOST, "its node left"), Failure(FailureCode.POLICY, "not allowed")
 #: The clients of a node that is there, and those of a node that has left.
 THERE, AWAY = (0, 1, 2, 3), (6, 7)
 SECOND = Tries(1)
@@ -83,3 +85,42 @@ async def test_a_round_that_asked_all_who_are_there_is_always_to_be_tried_again(
         with pytest.raises(AllLostError):
             await ends(s, dict.fromkeys((*THERE, *AWAY), LOST), tries)
         assert not given_up(s)
+
+
+@pytest.mark.parametrize("refuses", [0, 7])
+async def test_one_that_refuses_does_not_hide_that_the_others_were_lost(refuses: int) -> None:
+    """Whichever client it is: the reason of the group is that of the last one."""
+    async with one_away() as s:
+        with pytest.raises(AllLostError, match="node lost: its node left"):
+            await ends(s, {**dict.fromkeys((*THERE, *AWAY), LOST), refuses: REFUSED}, SECOND)
+
+
+async def test_who_refuses_is_not_waited_for_and_counts() -> None:
+    async with one_away() as s:
+        with pytest.raises(AllLostError):
+            await ends(s, {2: REFUSED, 7: LOST})
+        await ends(s, {2: REFUSED, 7: LOST}, SECOND)
+        assert given_up(s) == s.progress.in_vain == 1
+
+
+async def test_if_all_who_are_there_refuse_the_run_waits_for_those_that_are_away() -> None:
+    async with one_away() as s:
+        ending = asyncio.create_task(ends(s, dict.fromkeys(THERE, REFUSED)))
+        await let_others_run()
+        assert not ending.done()
+        await comes(s)
+        await soon(ending)
+        assert given_up(s) == s.progress.in_vain == 1
+
+
+async def test_if_none_of_them_comes_the_run_ends_with_the_reason() -> None:
+    async with one_away(join_timeout=0.01) as s:
+        with pytest.raises(RunError, match="round 2 trained nobody: policy: not allowed"):
+            await soon(ends(s, dict.fromkeys(THERE, REFUSED)))
+
+
+async def test_if_nobody_is_away_the_run_ends_at_once() -> None:
+    async with one_away() as s:
+        await comes(s)
+        with pytest.raises(RunError, match="round 2 trained nobody: policy: not allowed"):
+            await soon(ends(s, dict.fromkeys((*THERE, *AWAY), REFUSED)))

@@ -1,7 +1,7 @@
 """Failures of a lost node or manager: the same question can be asked again once they are back."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode
@@ -31,7 +31,7 @@ _REMEDIES = {
 
 
 class AllLostError(RunError):
-    """Nobody answered, and every failure was a loss, for example of the network. The question can be asked again."""
+    """Nobody answered, and somebody was lost, for example with the network. The question can be asked again."""
 
 
 def usual(failures: Sequence[Failure]) -> Failure:
@@ -40,17 +40,17 @@ def usual(failures: Sequence[Failure]) -> Failure:
     return max(reversed(failures), key=lambda failure: times[failure.code])
 
 
-def unanswered(what: str, failures: Iterable[Failure | None]) -> RunError:
-    """The error for a question that nobody answered: an AllLostError if every failure was a loss, else a RunError.
+def unanswered(what: str, failures: Sequence[Failure]) -> RunError:
+    """The error for a question that nobody answered: an AllLostError if a failure was a loss, else a RunError.
 
-    Its remedy is that of the most frequent kind of failure, if there is one.
+    A client that was lost may answer the next time, even if all others refuse. The remedy is that of the most frequent
+    kind of failure, if there is one.
     """
-    known = [failure or Failure(FailureCode.UNSPECIFIED, "") for failure in failures]
-    times = Counter(failure.code for failure in known).most_common(2)
-    kind = AllLostError if times and {failure.code for failure in known} <= LOST else RunError
+    times = Counter(failure.code for failure in failures).most_common(2)
+    kind = RunError if LOST.isdisjoint(failure.code for failure in failures) else AllLostError
     remedy = None
     if times and (len(times) == 1 or times[0][1] > times[1][1]):
         remedy = _REMEDIES.get(times[0][0])
-        if times[0][0] is FailureCode.TASK_RAISED and "; " in usual(known).detail:  # an error is "WHAT; REMEDY"
+        if times[0][0] is FailureCode.TASK_RAISED and "; " in usual(failures).detail:  # an error is "WHAT; REMEDY"
             remedy = _AS_TOLD
     return kind(what, remedy or "see events.jsonl and the logs in the run directory")

@@ -34,8 +34,8 @@ from top_server.run import RunContext
 
 #: Managers on which a group is tried before it is given up.
 MOST_MANAGERS = 4
-#: Tries of a round, or of making a model, when all answers are lost. Tries of a round in which a node has left do not
-#: count, but they have numbers, too: so many in all.
+#: Tries of a round, or of making a model, when nobody answers and some were lost. Tries of a round in which a node has
+#: left do not count, but they have numbers, too: so many in all.
 MOST_TRIES, MOST_NUMBERED = 5, 50
 
 

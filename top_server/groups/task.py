@@ -26,6 +26,9 @@ from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
 
+#: Of a member that was skipped for no reason that its manager tells.
+_NO_REASON = Failure(FailureCode.UNSPECIFIED, "skipped")
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -167,18 +170,22 @@ class GroupOutcome:
         return {client for client, why in failures.items() if why is not None and why.code in LOST} - self.took_part
 
     @property
-    def failures(self) -> list[Failure | None]:
+    def refused(self) -> set[int]:
+        """Clients that were skipped, and not because they were lost."""
+        return {one.client for one in self.skipped if (one.failure or _NO_REASON).code not in LOST}
+
+    @property
+    def failures(self) -> list[Failure]:
         """The failure in place of a result, and the failures of members that were skipped."""
         why = [self.result] if isinstance(self.result, Failure) else []
-        return [*why, *(skipped.failure for skipped in self.skipped)]
+        return [*why, *(skipped.failure or _NO_REASON for skipped in self.skipped)]
 
     @property
     def unanswered(self) -> dict[int, Failure]:
         """Client -> why it did not do what it was asked."""
         result, done = self.result, {done.client for done in self.done}
         why = dict.fromkeys(set(self.task.clients) - done, result) if isinstance(result, Failure) else {}
-        unknown = Failure(FailureCode.UNSPECIFIED, "skipped")
-        return why | {skipped.client: skipped.failure or unknown for skipped in self.skipped}
+        return why | {skipped.client: skipped.failure or _NO_REASON for skipped in self.skipped}
 
     @property
     def took_part(self) -> set[int]:
@@ -192,7 +199,7 @@ class GroupOutcome:
             return dict.fromkeys(self.task.groups, failure)
         alone = self.task.groups_of_one
         skipped = [one for one in self.skipped if one.client in alone]
-        return {alone[one.client]: one.failure or Failure(FailureCode.UNSPECIFIED, "skipped") for one in skipped}
+        return {alone[one.client]: one.failure or _NO_REASON for one in skipped}
 
     @property
     def update_lengths(self) -> list[float]:

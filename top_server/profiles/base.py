@@ -94,7 +94,7 @@ class Profile(abc.ABC, Generic[Options]):
         """Gives back memory and disk: the run is over."""
 
     async def ask(self, round_number: int, task: GroupTask, reveals: Reveals | None = None) -> GroupOutcome:
-        """Asks clients; raises AllLostError if nobody answers although all were asked, and all were lost.
+        """Asks clients; raises AllLostError if nobody answers although all were asked, and some were lost.
 
         What was known of them before may still be true, so the round can be tried again.
         """

@@ -18,14 +18,15 @@ from top_server.groups.lost import AllLostError, unanswered, usual
         ([FailureCode.BAD_ORDER], False, "settings in a new run"),
         ([FailureCode.POLICY, FailureCode.TASK_RAISED], False, "see events.jsonl"),
         ([FailureCode.POLICY, *[FailureCode.TASK_RAISED] * 2], False, "correct the task"),
+        ([FailureCode.POLICY, *[FailureCode.NODE_LOST] * 9], True, "see events.jsonl"),
+        ([*[FailureCode.POLICY] * 9, FailureCode.UNREACHABLE], True, "start the nodes with what the reason names"),
         ([], False, "see events.jsonl"),
-        ([None], False, "see events.jsonl"),
     ],
 )
 def test_the_remedy_is_that_of_the_failures_if_they_are_alike(
-    codes: list[FailureCode | None], lost: bool, remedy: str
+    codes: list[FailureCode], lost: bool, remedy: str
 ) -> None:
-    error = unanswered("nobody", [Failure(code, "") if code is not None else None for code in codes])
+    error = unanswered("nobody", [Failure(code, "") for code in codes])
     assert isinstance(error, AllLostError) == lost
     assert remedy in error.remedy
 

@@ -9,7 +9,7 @@ from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
 
-LOST, STALLED = FailureCode.NODE_LOST, FailureCode.STALLED
+LOST, STALLED, RAISED = FailureCode.NODE_LOST, FailureCode.STALLED, FailureCode.TASK_RAISED
 
 
 def answering(
@@ -35,8 +35,11 @@ async def asked(
         return await surveys.stage.current.ask(1, GroupTask(0, "describe", clients))
 
 
-@pytest.mark.parametrize(("codes", "result"), [((LOST, STALLED, LOST), None), ((), FailureCode.UNREACHABLE)])
-async def test_where_all_are_lost_it_is_to_be_asked_again(
+@pytest.mark.parametrize(
+    ("codes", "result"),
+    [((LOST, STALLED, LOST), None), ((LOST, RAISED, RAISED), None), ((), FailureCode.UNREACHABLE)],
+)
+async def test_where_nobody_answers_and_some_are_lost_it_is_to_be_asked_again(
     monkeypatch: pytest.MonkeyPatch, codes: tuple[FailureCode, ...], result: FailureCode | None
 ) -> None:
     with pytest.raises(AllLostError, match=r"no client reported its profile \(describe\)"):
@@ -46,12 +49,12 @@ async def test_where_all_are_lost_it_is_to_be_asked_again(
 @pytest.mark.parametrize(
     ("clients", "codes", "answered"),
     [
-        ((0, 1, 2), (LOST, FailureCode.TASK_RAISED, LOST), ()),
+        ((0, 1, 2), (RAISED, RAISED, RAISED), ()),
         ((0, 1, 2), (LOST, LOST), (2,)),
         ((0, 1), (LOST, LOST), ()),
         ((0, 1, 2), (), ()),
     ],
-    ids=["another reason", "one answers", "others are there", "no reason"],
+    ids=["other reasons", "one answers", "others are there", "no reason"],
 )
 async def test_otherwise_what_came_is_all_there_is(
     monkeypatch: pytest.MonkeyPatch,

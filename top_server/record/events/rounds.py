@@ -133,7 +133,7 @@ class RoundResumed(RoundEvent):
 
 
 class RoundFailed(RoundEvent):
-    """All nodes or managers of a round were lost, and the round is tried again.
+    """Nobody trained in a round, or reported a profile, and nodes or managers were lost: the round is tried again.
 
     A round has fifty tries in all. Of these, at most five may fail although no node has left.
     """
