@@ -117,6 +117,7 @@ def put(path: Path, content: bytes) -> None:
     try:
         with fresh(aside) as file:
             write_all(file, content)
+        sync(aside)  # otherwise a power cut may leave neither the old file nor the new one
         aside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):  # or it takes room on a full disk

@@ -7,6 +7,7 @@ import safetensors.torch
 import torch
 
 from fedgsp.errors import ConfigError, not_written, reason_of
+from fedgsp.files import sync
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp.task import Task
 from fedgsp_node.finished.pretrained import write_folder
@@ -111,6 +112,7 @@ def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: Mo
         out.parent.mkdir(parents=True, exist_ok=True)
         aside.unlink(missing_ok=True)  # a link of that name would be followed
         safetensors.torch.save_file(copies, aside, {"format": "pt", **said})
+        sync(aside)
         aside.replace(out)
     except (OSError, safetensors.SafetensorError) as error:
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import DataError, UserError, not_written
-from fedgsp.files import fresh, write_all
+from fedgsp.files import fresh, sync, write_all
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
 from fedgsp.run_ids import is_local
 from fedgsp.weights import Weights
@@ -61,10 +61,12 @@ class Once:
                     aside = path.with_name(f".{path.name}.{os.getpid()}")
                     with fresh(aside, 0o600) as file:
                         write_all(file, secrets.token_bytes(SECRET_BYTES))
+                    sync(aside)  # what is drawn from it lasts, so it must last, too
                     # A link never replaces a secret that another process has made in the meantime.
                     with contextlib.suppress(FileExistsError):
                         os.link(aside, path)
                     aside.unlink()
+                    sync(path.parent)
                 found = path.read_bytes()
             except OSError as error:
                 raise not_written(path, error) from error

@@ -160,9 +160,9 @@ def _write(
         write_profile(aside)
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
         (aside / _FILE).write_text(json.dumps({**document, "files": sizes}), encoding="utf-8")
-        # The record first: a state without the rows of its rounds could not be resumed.
-        record = (path for path in (directory.history, directory.events, directory.audit) if path.exists())
-        for path in (*record, *aside.iterdir(), aside):
+        # The record first: a state without the settings, or without the rows of its rounds, could not be resumed.
+        record = (directory.config, directory.history, directory.events, directory.audit)
+        for path in (*filter(Path.exists, record), *aside.iterdir(), aside):
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)

@@ -12,6 +12,7 @@ from fedgsp_node.cli import app
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
 from tests.support.kept_state import keep
+from tests.support.power import Disk
 from tests.support.run_directories import RUN, trained, write
 
 THREE = {"clients": "3"}
@@ -88,3 +89,12 @@ def test_a_personal_model_that_is_gone_is_named_and_neither_an_older_nor_the_sha
             assert error.what == f"{state} has no personal model of client 0 of run {RUN} until round 3"
             assert error.remedy.startswith("give the --state-dir of the node that hosted the client in this run")
     assert outcome("evaluate", run, "--clients", "1", "--state-dir", state) is None
+
+
+def test_an_exported_model_is_whole_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task_option=THREE)
+    disk, out = Disk(monkeypatch), tmp_path / "out" / "x.safetensors"
+    assert outcome("export", run, "--out", out) is None
+    before = out.read_bytes()
+    disk.cut(out.parent)
+    assert out.read_bytes() == before

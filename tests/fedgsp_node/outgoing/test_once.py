@@ -29,6 +29,7 @@ from fedgsp.weights import Weights
 from fedgsp_node.outgoing.once import FIGURES
 from fedgsp_node.personal_state import OPTIMIZER, PUBLISHED
 from tests.support.outgoing_steps import DRAWS, differences
+from tests.support.power import Disk
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node, why_not
 
 NOISE = OutgoingStep("noise", {"scale": "0.5"})
@@ -276,3 +277,12 @@ async def test_the_secret_outlives_the_node(tmp_path: Path) -> None:
     async with node(state_dir=tmp_path / "state") as again:
         await published(again, noisy("b"), round_number=ROUND + 1)
         assert (tmp_path / "state" / "secret").read_bytes() == before
+
+
+async def test_the_secret_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, state = Disk(monkeypatch), tmp_path / "state"
+    async with node(state_dir=state) as n:
+        await published(n, noisy("a"))
+    disk.cut(state)
+    async with node(state_dir=state) as again:
+        await published(again, noisy("b"), round_number=ROUND + 1)

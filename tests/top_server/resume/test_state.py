@@ -247,10 +247,11 @@ async def test_the_record_is_on_disk_before_the_state(tmp_path: Path, monkeypatc
     monkeypatch.setattr(state, "sync", synced.append)
     directory = RunDirectory(tmp_path)
     async with staged(tmp_path, "mean", "none") as s:
-        for path in (directory.history, directory.events):
+        record = [directory.config, directory.history, directory.events]
+        for path in record:
             path.write_text("")
         await s.save(tmp_path, 1)
-    assert synced[:2] == [directory.history, directory.events]
+    assert synced[:3] == record
     assert synced[-1] == directory.state
 
 
