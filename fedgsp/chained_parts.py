@@ -12,7 +12,7 @@ from typing import Any
 
 from fedgsp.chained import BEGIN, BrokenError, ChainedFile, Link, hash_of, links
 from fedgsp.errors import not_written
-from fedgsp.files import MOST_LINE, open_file, parse_json
+from fedgsp.files import MOST_LINE, open_file, parse_json, sync
 
 #: A file of so many bytes is put aside before the next line. A start reads the newest file, in half a second a part.
 PART_BYTES = 16 << 20
@@ -79,10 +79,12 @@ class ChainedParts(ChainedFile):
         self._file.truncate(self._end)  # an append before may have failed halfway
         aside = part_of(self.path, self._first)
         if not aside.exists():  # or an earlier try came as far as this
+            os.fsync(self._file.fileno())  # a start takes a part for whole: a power cut must not take its end
             os.rename(self.path, aside)
         file = self._opened(os.O_EXCL)
         self._file.close()
         self._file, self._first, self._end = file, self.number + 1, 0
+        sync(self.path.parent)
 
     def _continue(self) -> None:
         first, before = _first_of(self.path)

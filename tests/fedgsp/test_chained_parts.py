@@ -10,6 +10,7 @@ import pytest
 from fedgsp.chained import BrokenError, ChainedFile, TornError
 from fedgsp.chained_parts import ChainedParts, links_of_parts, part_of, parts_of
 from fedgsp.errors import ConfigError, RunError
+from tests.support.power import Disk
 
 SMALL = 300  # three lines
 
@@ -97,6 +98,15 @@ def test_a_crash_between_the_two_files_loses_no_line(path: Path) -> None:
     path.write_bytes(b'{"line": 13')
     write(path, 13, 13)
     assert read(path) == [*range(1, 14)]
+
+
+def test_a_power_cut_takes_no_line_of_an_older_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start takes the last line of a part for whole."""
+    disk, path = Disk(monkeypatch), tmp_path / "log.jsonl"
+    write(path, 1, 11)
+    disk.cut(tmp_path)
+    write(path, 10, 12)
+    assert read(path) == [*range(1, 13)]
 
 
 def test_a_file_that_cannot_be_put_aside_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
