@@ -115,12 +115,17 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
             stack.pop_all()
             return file
 
-    def append(self, fields: Mapping[str, Any]) -> None:
-        """Writes a line; raises RunError if the disk is full."""
+    def append(self, fields: Mapping[str, Any], lasting: bool = False) -> None:
+        """Writes a line; raises RunError if the disk is full.
+
+        A `lasting` line survives a power cut, with all lines before it.
+        """
         line = line_of(self.number + 1, self.head, fields)
         try:
             self._file.truncate(self._end)  # an append before may have failed halfway, as on a full disk
             write_all(self._file, line)
+            if lasting:
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise not_written(self.path, error) from error
         self.number, self.head = self.number + 1, hash_of(line)

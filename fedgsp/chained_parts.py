@@ -66,14 +66,14 @@ class ChainedParts(ChainedFile):
         self._first = 1
         super().__init__(path)
 
-    def append(self, fields: Mapping[str, Any]) -> None:
-        """Writes a line, in a new file if this one is large; raises RunError if the disk is full."""
+    def append(self, fields: Mapping[str, Any], lasting: bool = False) -> None:
+        """As that of `ChainedFile`; in a new file if this one is large."""
         if self._end >= self._part_bytes:
             try:
                 self._put_aside()
             except OSError as error:
                 raise not_written(self.path, error) from error
-        super().append(fields)
+        super().append(fields, lasting)
 
     def _put_aside(self) -> None:
         self._file.truncate(self._end)  # an append before may have failed halfway

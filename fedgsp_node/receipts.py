@@ -34,6 +34,7 @@ from fedgsp.messages import (
     Recalled,
     Result,
     Train,
+    Trained,
 )
 from fedgsp.receipts import Made, Statement
 from fedgsp.signing import Signer
@@ -70,7 +71,8 @@ class Receipts:
             statement = Statement.of(key, order.client, attached.node, result)
             receipt = self._signer.sign(statement.text) if self._signer is not None else b""
             made = {"statement": dataclasses.asdict(statement), "receipt": receipt.hex() or None}
-        self._keep(attached, key, order, answered=type(result).__name__.lower(), **made)
+        answered = type(result).__name__.lower()
+        self._keep(attached, key, order, _leaves_something(order, result), answered=answered, **made)
         return receipt
 
     def failed(self, attached: Attached, key: OrderKey, order: Order, failure: Failure) -> None:
@@ -78,13 +80,23 @@ class Receipts:
         with contextlib.suppress(RunError):  # nothing of the client leaves the node
             self._keep(attached, key, order, failed=failure.code.name, reason=visible(failure.detail))
 
-    def _keep(self, attached: Attached, key: OrderKey, order: Order, **answer: Any) -> None:
+    def _keep(self, attached: Attached, key: OrderKey, order: Order, lasting: bool = False, **answer: Any) -> None:
         if self._log is None or not isinstance(order.work, _KEPT):
             return
         _check_room(self._log.path)
         when = stamp(datetime.fromtimestamp(self._now(), UTC))
         told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
-        self._log.append(_short(_shown({**told, "client": order.client, "asked": _asked(order.work), **answer})))
+        fields = _short(_shown({**told, "client": order.client, "asked": _asked(order.work), **answer}))
+        self._log.append(fields, lasting)
+
+
+def _leaves_something(order: Order, result: Result | Recalled | None) -> bool:
+    """Whether an order was a training whose client goes on from what it has left, as soon as there is a receipt.
+
+    What it has left survives a power cut, and so its receipt must, too.
+    """
+    retained = isinstance(order.work, Train) and order.work.retain
+    return isinstance(result, Trained) and (result.keeps or retained)
 
 
 def _check_room(path: Path) -> None:

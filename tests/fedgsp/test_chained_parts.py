@@ -109,6 +109,17 @@ def test_a_power_cut_takes_no_line_of_an_older_part(tmp_path: Path, monkeypatch:
     assert read(path) == [*range(1, 13)]
 
 
+def test_a_lasting_line_survives_a_power_cut_with_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = Disk(monkeypatch), tmp_path / "log.jsonl"
+    with ChainedParts(path) as file:
+        for number in (1, 2, 3):
+            file.append({"text": number}, lasting=number == 2)
+    disk.cut(tmp_path)
+    assert read(path) == [1, 2]
+
+
 def test_a_file_that_cannot_be_put_aside_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ChainedParts(path, SMALL) as file:
         for number in (11, 12):

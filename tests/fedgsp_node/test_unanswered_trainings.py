@@ -33,6 +33,7 @@ from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
 from tests.support.kept_state import opened
+from tests.support.power import Disk
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node
 
 KEEPS = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
@@ -81,11 +82,18 @@ async def test_a_training_without_a_receipt_leaves_its_client_as_it_was(
 
 
 @pytest.mark.parametrize("what", KEPT_BY_CLIENTS)
+@pytest.mark.parametrize("moves", [0, 1])
+@pytest.mark.parametrize("power_cut", [False, True])
 async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_then(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, moves: int, power_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(*_: object) -> None:
-        raise RunError("the node ended", "start it again")
+    disk, move, done = Disk(monkeypatch), PersonalState._move, list[str]()
+
+    def ends(state: PersonalState, client: int, purpose: str, other: str) -> None:
+        if len(done) == moves:
+            raise RunError("the node ended", "start it again")
+        move(state, client, purpose, other)
+        done.append(purpose)
 
     async with node() as n:
         for number in (ROUND, ROUND + 1):
@@ -101,9 +109,11 @@ async def test_a_training_with_a_receipt_counts_although_the_node_ended_just_the
             def answer(made: Trained) -> None:
                 receipts.answer(ATTACHED, key, last, made)
 
-            monkeypatch.setattr(PersonalState, "settle", ended)
+            monkeypatch.setattr(PersonalState, "_move", ends)
             with pytest.raises(RunError, match="the node ended"):
                 await trained(n, last, answer)
+    if power_cut:
+        disk.cut(tmp_path)
     monkeypatch.undo()
     async with node(state_dir=tmp_path) as n:
         assert await trained(n, keeping(what, ROUND + 2, "last")) == expected
