@@ -31,10 +31,15 @@ def cancelled_elsewhere() -> Iterator[None]:
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
-    """The result of `work`, which is never cut off in between: whoever is cancelled meanwhile waits for its end."""
+    """The result of `work`, which is never cut off in between: whoever is cancelled meanwhile waits for its end.
+
+    Also if the cancellation comes more than once. When a process ends, `asyncio.run` cancels the work itself.
+    """
     future = looked_at(work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait([future])
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
         raise

@@ -11,6 +11,7 @@ import pytest
 
 from fedgsp.limits import conversions
 from fedgsp.to_the_end import to_the_end
+from tests.support.scripted import let_others_run
 
 
 async def test_the_result_comes_back() -> None:
@@ -24,12 +25,14 @@ async def test_a_failure_is_raised() -> None:
         await to_the_end(failing)
 
 
-async def test_a_cancellation_waits_for_the_end() -> None:
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+async def test_a_cancellation_waits_for_the_end(cancellations: int) -> None:
     work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(to_the_end(work))
     await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.sleep(0)
+    for _ in range(cancellations):
+        task.cancel()
+        await let_others_run()
     assert not task.done()
     work.set_result(None)
     with pytest.raises(asyncio.CancelledError):

@@ -29,11 +29,13 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT
+from fedgsp_node import trainer
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
 from tests.support.kept_state import opened
 from tests.support.power import Disk
+from tests.support.scripted import let_others_run
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node
 
 KEEPS = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
@@ -142,6 +144,31 @@ async def test_a_training_waits_until_the_one_before_it_has_its_receipt(monkeypa
         go_on.set()
         await one
         assert await other == expected
+
+
+async def test_a_model_is_released_although_its_training_was_called_off_more_than_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A manager that takes a group over calls its old orders off with each of its own."""
+    publishing, go_on, publish = asyncio.Event(), asyncio.Event(), trainer.publish
+
+    async def slow(*given: Any) -> Trained:
+        publishing.set()
+        await go_on.wait()
+        return await publish(*given)
+
+    monkeypatch.setattr(trainer, "publish", slow)
+    async with node() as n:
+        running = asyncio.create_task(trained(n, order(KEEPS, ROUND, "first")))
+        await publishing.wait()
+        for _ in range(3):
+            running.cancel()
+            await let_others_run()
+        assert not running.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert "first" not in n.store
 
 
 def test_models_are_known_from_the_receipts_of_all_parts(tmp_path: Path) -> None:
