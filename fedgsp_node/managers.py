@@ -90,6 +90,8 @@ class Managers:
         self._running = Running()
         self._ends = SeldomLog(logger, logging.INFO, "connection")
         self._served: dict[str, _Served] = {}
+        #: Tasks of managers that were left, until they have ended.
+        self._leaving: set[asyncio.Task[None]] = set()
         self._joined = joined
 
     def attach(self, run_id: str, to: AttachTo) -> None:
@@ -119,8 +121,13 @@ class Managers:
         """Leaves the managers at an address where another one is now: a new manager may get the port of a dead one."""
         for manager, served in list(self._served.items()):
             if served.address == address:
-                del self._served[manager]
-                served.task.cancel()
+                self._leave(manager)
+
+    def _leave(self, manager: str) -> None:
+        task = self._served.pop(manager).task
+        task.cancel()
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _drop(self, address: str, manager: str, models: bool = True) -> None:
         """Closes the channels to a manager, unless they are those of another one that has its address now."""
@@ -128,13 +135,12 @@ class Managers:
         if not any(served.address == address for served in others):
             await self._channels.drop(address, models=models)
 
-    async def detach(self) -> None:
-        """Leaves all managers, and ends their orders."""
-        tasks = [served.task for served in self._served.values()]
-        self._served.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def detach(self, most_s: float | None = None) -> None:
+        """Leaves all managers, ends their orders, and waits for their end, at most `most_s` seconds."""
+        for manager in list(self._served):
+            self._leave(manager)
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=most_s)
 
     def __len__(self) -> int:
         return len(self._served)

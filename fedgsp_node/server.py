@@ -19,7 +19,7 @@ from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, node
-from fedgsp.lifecycle import beside
+from fedgsp.lifecycle import STOP_GRACE_S, beside
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     AttachTo,
@@ -45,6 +45,7 @@ from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Verb
 from fedgsp.tls import Tls
 from fedgsp.tls_probe import NoServerError
+from fedgsp.to_the_end import to_the_end
 from fedgsp.v1 import membership_pb2
 from fedgsp.within import within
 from fedgsp.words import counted
@@ -63,7 +64,7 @@ from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
 from fedgsp_node.receipts import Receipts, receipt_log
-from fedgsp_node.slot import Slot
+from fedgsp_node.slot import STOP_TIMEOUT_S, Slot
 from fedgsp_node.tasks import source_digest
 from fedgsp_node.worker import Worker
 
@@ -71,6 +72,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
+#: How long a node that ends waits for its orders. Without this limit, a disk that hangs would keep it for ever.
+GOODBYE_S = STOP_GRACE_S + STOP_TIMEOUT_S
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed. An expired
 #: certificate may be replaced.
@@ -108,7 +111,8 @@ async def run(settings: NodeSettings) -> None:
     devices.prepare(device)
     pipes.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
+    store, door, revoked = ModelStore(), Door(), Revocations()
+    slot, outgoing = Slot(policy.most_seconds), Slot(trains=False)
     bases = Bases(settings.wire)
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
@@ -134,7 +138,7 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling, drop_last=clients.task.drop_last)
             joined = asyncio.Event()
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases, joined)
-            worker = Worker(clients, store, fetcher, slot, guard)
+            worker = Worker(clients, store, fetcher, slot, guard, outgoing)
             with receipt_log(settings.state_dir) as log:
 
                 def receipts(shown: Tls | None) -> Receipts:
@@ -145,6 +149,7 @@ async def run(settings: NodeSettings) -> None:
                 await _Node(*of_run, name, revoked, receipts, joined).live()
     finally:
         slot.close()
+        outgoing.close()
 
 
 def _certificate_renewed(
@@ -261,7 +266,7 @@ class _Node:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
         finally:
             self._guard.sum_up()
-            await self._managers.detach()
+            await to_the_end(self._managers.detach(GOODBYE_S))
             await self._hosted.close()
 
     def _alone(self, stopped: Leave | None, reason: str, seconds: float) -> UserError:

@@ -1,4 +1,4 @@
-"""The training slot of a node: one thread that runs all code of the task, one order at a time."""
+"""The slots of a node: one thread that runs all code of the task, one order at a time, and one for outgoing steps."""
 
 import asyncio
 import contextlib
@@ -29,21 +29,26 @@ INNERMOST = 20
 
 
 class Slot:
-    """The training slot: its thread runs one call at a time, in the order of arrival.
+    """A slot: its thread runs one call at a time, in the order of arrival.
 
     A cancelled caller stops its call and waits for its end, at most STOP_TIMEOUT_S. After that time the log says where
     the call is, and still no second call begins before the first one has ended.
     """
 
-    def __init__(self, most_s: float = math.inf) -> None:
-        """`most_s`: a call that takes longer, in seconds, is stopped after its running batch."""
+    def __init__(self, most_s: float = math.inf, trains: bool = True) -> None:
+        """`most_s`: a call that takes longer, in seconds, is stopped after its running batch.
+
+        `trains`: it is the training slot, and not that of outgoing steps. The process keeps memory for its calls.
+        """
         self._most_s = most_s
+        self._trains = trains
+        name, self._what = ("training", "a call of the task") if trains else ("outgoing", "an outgoing step")
         self._free = asyncio.Lock()
         self._clock: int | None = None
         self._ident = 0
         #: A call that did not end in time after its caller was cancelled.
         self._hung: asyncio.Future[Any] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="training", initializer=self._note_clock)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=self._note_clock)
         self._current: Control | None = None
         self._past = 0
         self._wanted = 0
@@ -76,7 +81,7 @@ class Slot:
                 return await self._run(call)
         finally:
             self._wanted -= 1
-            if not self._wanted:
+            if self._trains and not self._wanted:
                 self._do_not_rest()
                 self._rest = asyncio.get_running_loop().call_later(REST_AFTER_S, memory.at_rest)
 
@@ -84,7 +89,8 @@ class Slot:
         if self._hung is not None:  # a call in the queue of the thread would keep its model, even if it is called off
             await asyncio.wait([self._hung])
             self._hung = None
-        memory.at_work()
+        if self._trains:
+            memory.at_work()
         control = Control(most_s=self._most_s)
         running = looked_at(asyncio.get_running_loop().run_in_executor(self._thread, call, control))
         self._current = control
@@ -96,7 +102,8 @@ class Slot:
             if not running.done():
                 self._hung = running
                 logger.warning(
-                    "a call of the task was cancelled %.0f s ago and still runs; all further orders wait for it:\n%s",
+                    "%s was cancelled %.0f s ago and still runs; all further orders wait for it:\n%s",
+                    self._what,
                     STOP_TIMEOUT_S,
                     self._where(),
                 )
@@ -106,7 +113,7 @@ class Slot:
             self._current = None
 
     def close(self) -> None:
-        """Asks a running call to stop. Code of a task that never returns is ended by `lifecycle.leave`."""
+        """Asks a running call to stop. Code of a user that never returns is ended by `lifecycle.leave`."""
         if self._current is not None:
             self._current.stop.set()
         self._do_not_rest()

@@ -74,10 +74,6 @@ async def publish(store: ModelStore, model_id: str, weights: Weights) -> Trained
     return Trained(weights.ref(model_id))
 
 
-async def _ready(found: Published) -> Published:
-    return found
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Begun:
     """The start of a training, and how it came."""
@@ -93,11 +89,14 @@ class Begun:
 class Trainer:
     """Trains the clients of a node. Results that may be published only once are handed out again."""
 
-    def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, own: OwnModels) -> None:
+    def __init__(
+        self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, outgoing: Slot, own: OwnModels
+    ) -> None:
         self._clients = clients
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
+        self._outgoing = outgoing
         self._own = own
         self._once = Once(clients.personal, clients.tensors)
         self._turns = defaultdict[int, asyncio.Lock](asyncio.Lock)  # by client
@@ -119,19 +118,21 @@ class Trainer:
         with promised(self._store, work.produces):
             key, start, settings = _checked(order, work)
             steps, client = Steps(work), order.client
-            found = None if steps.repeatable else await self._slot.run(lambda _: self._once.find(client, key, work))
+            found = None
+            if not steps.repeatable:
+                found = await self._outgoing.run(lambda _: self._once.find(client, key, work))
             begun = found or await self._begin(start, steps, before_training, start_came)
             # One training of a client at a time, up to its receipt: the next one begins with what this one has left.
             async with self._turns[client]:
                 if isinstance(begun, Begun):
                     learned, figures = await self._learn(client, key, work, start, settings, begun)
-                    making = self._made(client, key, work, start, steps, learned, figures)
+                    made = await self._made(client, key, work, start, steps, learned, figures)
                 else:
                     logger.info("round=%d client=%d gets its published result again", key.round, client)
-                    making = _ready(begun)
+                    made = begun
                 # If this were called off in the middle, the client might not go on from a training that has a receipt.
                 try:
-                    result, report = await to_the_end(self._told(client, work, start, making, done))
+                    result, report = await to_the_end(self._told(client, work, start, made, done))
                 except (OrderError, UserError, asyncio.CancelledError):
                     self._own.give_up(work.produces)
                     # If nobody will ask for it: it may have come after the order to release it.
@@ -156,7 +157,11 @@ class Trainer:
         learned: Learned,
         figures: Trained,
     ) -> Published:
-        """Takes the outgoing steps, and prepares what the client does not share to be kept."""
+        """Takes the outgoing steps, and prepares what the client does not share to be kept.
+
+        Both in the slot of the steps, which finishes what it began: nobody draws, or prepares anything else for the
+        client, while a result is being made. A step that hangs can be called off, and holds up only other steps.
+        """
 
         def make() -> Published:
             if not (work.trial or work.aside):
@@ -164,18 +169,16 @@ class Trainer:
             return steps.publish(client, key, learned, figures, self._once.secret)
 
         if steps.repeatable:
-            return await asyncio.to_thread(make)
-        # In the slot, which finishes what it began: nobody draws while a result is being written.
-        return await self._slot.run(lambda _: self._once.publish(client, key, work, make))
+            return await self._outgoing.run(lambda _: make())
+        return await self._outgoing.run(lambda _: self._once.publish(client, key, work, make))
 
     async def _told(
-        self, client: int, work: Train, start: Start, making: Awaitable[Published], done: Done
+        self, client: int, work: Train, start: Start, found: Published, done: Done
     ) -> tuple[Published, Trained]:
         """The result, once it is published, and the report, of which `done` is told.
 
         Then the client goes on from this training. If `done` raises an error, it does not.
         """
-        found = await making
         report, personal = found.report, self._clients.personal
         if found.training != work.produces:  # an earlier order has published it
             with failing(FailureCode.UNSPECIFIED, UserError):

@@ -30,11 +30,10 @@ class Outgoing:
 class Take(Protocol):
     """The protocol of an outgoing step: a pure function from a model to the model that is passed on.
 
-    A node calls it in a thread, once for each training, unless the training failed. It calls the steps of one training
-    one after the other, but trainings of different clients may be in steps at the same time. The same argument must
-    give the same bits: all randomness comes from `rng` or `secret`. The result must have the tensors of `model`
-    (fewer, if the step declares `selects`), and finite values. An exception fails the training order: the client takes
-    no part in the round.
+    A node calls it in a thread, once for each training, unless the training failed. It calls one step after the other,
+    while other clients may train. The same argument must give the same bits: all randomness comes from `rng` or
+    `secret`. The result must have the tensors of `model` (fewer, if the step declares `selects`), and finite values.
+    An exception fails the training order: the client takes no part in the round.
 
     After a failure, a client may be ordered to train again in the same round, from the same model or another one. Then
     all steps are taken again. If one step of the list is not repeatable, the node trains once for each round: it

@@ -43,7 +43,7 @@ _NO_DIRECTORY = (
 
 
 class Once:
-    """The results that a node has published, by client and kind of training. Called in the node's training slot."""
+    """The results that a node has published, by client and kind of training. Called in the slot of outgoing steps."""
 
     def __init__(self, personal: PersonalState, tensors: tuple[TensorSpec, ...]) -> None:
         self._personal = personal

@@ -222,6 +222,21 @@ async def test_memory_stays_while_there_is_more_to_do(monkeypatch: pytest.Monkey
     assert last.cancelled()
 
 
+async def test_the_slot_of_outgoing_steps_leaves_the_memory_of_trainings_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end would give back what the training beside it works with."""
+    called: list[str] = []
+    for name in ("at_work", "at_rest"):
+        monkeypatch.setattr(memory, name, lambda name=name: called.append(name))
+    monkeypatch.setattr("fedgsp_node.slot.REST_AFTER_S", 0.0)
+    one = Slot(trains=False)
+    await one.run(lambda _: None)
+    await let_others_run()
+    one.close()
+    assert called == []
+
+
 async def test_the_processor_time_of_the_thread_is_known_while_it_runs(slot: Slot) -> None:
     assert slot.computed_s == 0
     computing, enough = threading.Event(), threading.Event()

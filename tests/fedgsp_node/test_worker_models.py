@@ -35,6 +35,7 @@ from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
 from fedgsp_node.personal_state import HEAD, OPTIMIZER
+from fedgsp_node.trainer import Trainer
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support.blobs_task import Blobs
@@ -307,25 +308,24 @@ async def test_a_training_is_told_of_with_what_it_keeps_though_its_upload_is_cal
 
 @pytest.mark.parametrize("bring", [False, True])
 @pytest.mark.parametrize("retain", [False, True])
-async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of_and_its_model_is_not_held(
+async def test_a_training_that_is_called_off_as_it_is_published_is_told_of_and_its_model_is_not_held(
     bring: bool, retain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
     async with node() as n:
-        writing, go_on, told = threading.Event(), threading.Event(), list[Trained]()
-        put = n.clients.personal.put
+        publishing, go_on, told, publish = asyncio.Event(), asyncio.Event(), list[Trained](), Trainer._told
 
-        def slow(*given: Any) -> None:
-            writing.set()
-            assert go_on.wait(10)
-            put(*given)
+        async def slow(*given: Any) -> Any:
+            publishing.set()
+            await go_on.wait()
+            return await publish(*given)
 
-        monkeypatch.setattr(n.clients.personal, "put", slow)
+        monkeypatch.setattr(Trainer, "_told", slow)
         work = Train(Start("start", HERE), "end", settings, Reveal("exact"), retain, bring=bring)
         running = asyncio.create_task(
             n.worker.carry_out(Order(OrderKey(1, "train", 0, 0), 0, work), n._upload, told.append)
         )
-        await asyncio.to_thread(writing.wait, 10)
+        await publishing.wait()
         running.cancel()
         n.store.release(["end", update_of("end")])  # the order to release it comes before the model does
         go_on.set()
@@ -335,6 +335,33 @@ async def test_a_training_that_is_called_off_as_its_state_is_written_is_told_of_
         assert n.clients.personal.get_before(0, OPTIMIZER, 2) is not None
         assert ("end" in n.store) is retain
         assert (update_of("end") in n.store) is retain
+
+
+async def test_a_training_that_is_called_off_before_it_is_published_is_not_told_of_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = dataclasses.replace(SETTINGS, optimizer=OptimizerSettings("adamw", state=KEPT))
+    async with node() as n:
+        preparing, go_on, told = threading.Event(), threading.Event(), list[Trained]()
+        put = n.clients.personal.put
+
+        def slow(*given: Any) -> None:
+            preparing.set()
+            assert go_on.wait(10)
+            put(*given)
+
+        monkeypatch.setattr(n.clients.personal, "put", slow)
+        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", settings, Reveal("exact")))
+        running = asyncio.create_task(n.worker.carry_out(order, n._upload, told.append))
+        assert await asyncio.to_thread(preparing.wait, 10)
+        running.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert not told
+        assert n.clients.personal.get_before(0, OPTIMIZER, 2) is None
+        assert "end" not in n.store
+        assert update_of("end") not in n.store
 
 
 async def test_a_result_without_a_receipt_is_given_to_nobody_who_asks_for_it_later() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from fedgsp_node.outgoing.base import Outgoing
 
 #: Environment variable: the file to which `noise` appends a line "ROUND CLIENT DIGEST" each time that it draws.
 DRAWS = "TEST_OUTGOING_DRAWS"
+#: `hanging` tells here that it has begun, and goes on when it may.
+HANGS, MAY_GO_ON = threading.Event(), threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,13 @@ def raising(outgoing: Outgoing, _: Any) -> Weights:
     raise ValueError(f"no budget is left for client {outgoing.client}")
 
 
+def hanging(outgoing: Outgoing, _: Any) -> Weights:
+    logging.getLogger(__name__).warning("round=%d a step hangs", outgoing.round)
+    HANGS.set()
+    assert MAY_GO_ON.wait(60)
+    return outgoing.model
+
+
 def short(outgoing: Outgoing, _: Any) -> Weights:
     """Leaves a tensor out without having declared so."""
     return outgoing.model.part(outgoing.model.tensors[1:])
@@ -98,12 +109,13 @@ def other_type(outgoing: Outgoing, _: Any) -> Any:
 CLIP = Step(help="clip", code=f"{__name__}:clip", options=ClipOptions, needs_start=True)
 NOISE = Step(help="noise", code=f"{__name__}:noise", options=NoiseOptions, repeatable=False)
 MASK = Step(help="mask", code=f"{__name__}:mask")
+HANGING = Step(help="hangs", code=f"{__name__}:hanging")
 RAISING = Step(help="raises", code=f"{__name__}:raising")
 SHORT = Step(help="leaves a tensor out", code=f"{__name__}:short")
 NOT_FINITE = Step(help="gives NaN", code=f"{__name__}:not_finite")
 OTHER_TYPE = Step(help="gives a dict", code=f"{__name__}:other_type")
 LOST = Step(help="has no code", code=f"{__name__}:nowhere")
-_NAMES = ("CLIP", "NOISE", "MASK", "RAISING", "SHORT", "NOT_FINITE", "OTHER_TYPE", "LOST")
+_NAMES = ("CLIP", "NOISE", "MASK", "HANGING", "RAISING", "SHORT", "NOT_FINITE", "OTHER_TYPE", "LOST")
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
