@@ -111,8 +111,7 @@ async def run(settings: NodeSettings) -> None:
     devices.prepare(device)
     pipes.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, door, revoked = ModelStore(), Door(), Revocations()
-    slot, outgoing = Slot(policy.most_seconds), Slot(trains=False)
+    store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
     bases = Bases(settings.wire)
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
@@ -138,7 +137,7 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling, drop_last=clients.task.drop_last)
             joined = asyncio.Event()
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not, bases, joined)
-            worker = Worker(clients, store, fetcher, slot, guard, outgoing)
+            worker = Worker(clients, store, fetcher, slot, guard)
             with receipt_log(settings.state_dir) as log:
 
                 def receipts(shown: Tls | None) -> Receipts:
@@ -149,7 +148,6 @@ async def run(settings: NodeSettings) -> None:
                 await _Node(*of_run, name, revoked, receipts, joined).live()
     finally:
         slot.close()
-        outgoing.close()
 
 
 def _certificate_renewed(

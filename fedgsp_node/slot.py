@@ -42,6 +42,8 @@ class Slot:
         """
         self._most_s = most_s
         self._trains = trains
+        #: The slot of outgoing steps of the same node.
+        self.outgoing = Slot(trains=False) if trains else self
         name, self._what = ("training", "a call of the task") if trains else ("outgoing", "an outgoing step")
         self._free = asyncio.Lock()
         self._clock: int | None = None
@@ -116,6 +118,8 @@ class Slot:
         """Asks a running call to stop. Code of a user that never returns is ended by `lifecycle.leave`."""
         if self._current is not None:
             self._current.stop.set()
+        if self.outgoing is not self:
+            self.outgoing.close()
         self._do_not_rest()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -89,14 +89,11 @@ class Begun:
 class Trainer:
     """Trains the clients of a node. Results that may be published only once are handed out again."""
 
-    def __init__(
-        self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, outgoing: Slot, own: OwnModels
-    ) -> None:
+    def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, own: OwnModels) -> None:
         self._clients = clients
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
-        self._outgoing = outgoing
         self._own = own
         self._once = Once(clients.personal, clients.tensors)
         self._turns = defaultdict[int, asyncio.Lock](asyncio.Lock)  # by client
@@ -120,7 +117,7 @@ class Trainer:
             steps, client = Steps(work), order.client
             found = None
             if not steps.repeatable:
-                found = await self._outgoing.run(lambda _: self._once.find(client, key, work))
+                found = await self._slot.outgoing.run(lambda _: self._once.find(client, key, work))
             begun = found or await self._begin(start, steps, before_training, start_came)
             # One training of a client at a time, up to its receipt: the next one begins with what this one has left.
             async with self._turns[client]:
@@ -169,8 +166,8 @@ class Trainer:
             return steps.publish(client, key, learned, figures, self._once.secret)
 
         if steps.repeatable:
-            return await self._outgoing.run(lambda _: make())
-        return await self._outgoing.run(lambda _: self._once.publish(client, key, work, make))
+            return await self._slot.outgoing.run(lambda _: make())
+        return await self._slot.outgoing.run(lambda _: self._once.publish(client, key, work, make))
 
     async def _told(
         self, client: int, work: Train, start: Start, found: Published, done: Done

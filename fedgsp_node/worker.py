@@ -50,22 +50,15 @@ class Worker:
     """Carries out orders with the clients, the model store and the training slot of one node."""
 
     def __init__(
-        self,
-        clients: Clients,
-        store: ModelStore,
-        fetcher: Fetcher,
-        slot: Slot,
-        guard: Guard | None = None,
-        outgoing: Slot | None = None,
+        self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, guard: Guard | None = None
     ) -> None:
-        """Without a guard, the worker carries out every order. `outgoing` is the slot of outgoing steps."""
+        """Without a guard, the worker carries out every order."""
         #: Admits the orders.
         self.guard = guard or Guard(clients.hosted, store)
         self._clients = clients
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
-        self._outgoing = outgoing or Slot(trains=False)
         self._chunks_gone = 0
         self._discriminating = Discriminating(clients, fetcher, slot, self.guard.check_size)
         self._expect_models()
@@ -74,7 +67,7 @@ class Worker:
         self._fetcher.tensors = self._clients.tensors
         self.guard.expect(self._clients.tensors)
         self._own = OwnModels(self._store, self._clients.personal, self._clients.tensors)
-        self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._outgoing, self._own)
+        self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._own)
 
     async def extend(self, additions: Additions | None) -> None:
         """Adds to the model what a run adds to it, before the run is opened; raises the errors of `Clients.extend`."""

@@ -101,13 +101,13 @@ async def test_what_was_shown_in_a_try_that_failed_does_not_count(
     """All train in round 2, and the results are lost. When the round is tried again, client 2 cannot train."""
     merge, failed = rounds.merge, asyncio.Event()
 
-    async def losing(context: Any, progress: Any, merging: Any, number: int, training: Any, reveals: Any) -> Any:
+    async def losing(context: Any, progress: Any, merging: Any, number: int, training: Any, *more: Any) -> Any:
         if number == 2 and not failed.is_set():
             for outcome in await asyncio.gather(*training):
                 await take(context, outcome)  # its manager lets go of it, and nobody takes it in
             failed.set()
             raise AllLostError("the results are lost", "wait")
-        return await merge(context, progress, merging, number, training, reveals)
+        return await merge(context, progress, merging, number, training, *more)
 
     async def fails_again(self: Trainer, order: Order, work: Train, *arguments: Any) -> Trained:
         if failed.is_set() and order.key is not None and (order.key.round, order.client) == (2, 2):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.messages import AttachTo, Failure, FailureCode, MemberSkipped
+from fedgsp.messages import Failure, FailureCode, MemberSkipped
 from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups import run
@@ -27,7 +27,7 @@ async def refused(
     """Two nodes are there, and all clients refuse to evaluate; this happens meanwhile, and that before."""
     async with surveyed(monkeypatch, 2) as surveys:
         s, node = surveys.stage, await surveys.join("n1", c7=40)
-        s.context.membership.attach("n0", AttachTo("m0", "manager:1"))  # the run has begun
+        s.context.membership.departures.counting = True  # the run has its clients
         await before(surveys, node)
 
         async def run_group(_context: Any, _progress: Any, _number: int, task: GroupTask, *_: Any) -> GroupOutcome:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import AttachTo, Failure, FailureCode, MemberSkipped
+from fedgsp.messages import Failure, FailureCode, MemberSkipped
 from tests.support.callers import ANYBODY
 from tests.support.fuzzing import soon
 from tests.support.hellos import hello
@@ -31,7 +31,7 @@ SECOND = Tries(1)
 @asynccontextmanager
 async def one_away(join_timeout: float = 120.0) -> AsyncIterator[Stage]:
     async with stage("weighted-mean", len(THERE), scheme="fedavg", join_timeout=join_timeout) as s:
-        s.context.membership.attach("n0", AttachTo("m0", "manager:1"))  # the run has begun
+        s.context.membership.departures.counting = True  # the run has its clients
         await s.context.membership.leave(await comes(s), "its stream was lost")
         yield s
 

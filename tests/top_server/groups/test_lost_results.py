@@ -144,6 +144,7 @@ async def test_a_round_whose_clients_all_came_too_late_for_its_plan_is_tried_aga
     monkeypatch.setattr(rounds, "take_in", take_in)
     monkeypatch.setattr(rounds, "_record_ends", lambda *_: None)
     progress: Any = SimpleNamespace(in_vain=0, afresh=set())
+    context: Any = SimpleNamespace(membership=SimpleNamespace(clients=(0,)))
     nothing: Any = SimpleNamespace()
     with pytest.raises(AllLostError, match="round 1 trained nobody"):
-        await rounds.merge(nothing, progress, nothing, 1, [asyncio.create_task(end())])
+        await rounds.merge(context, progress, nothing, 1, [asyncio.create_task(end())])
