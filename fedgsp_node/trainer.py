@@ -189,14 +189,24 @@ class Trainer:
         report = dataclasses.replace(report, ref=result.ref)
         done(report)
         try:
-            if work.retain:
-                await asyncio.to_thread(self._own.settle, client, start.model_id, work.produces)
-        finally:  # all of it counts, even if the disk fails
+            if work.retain or report.keeps:
+                await asyncio.to_thread(self._settle, client, work, start, report.keeps)
+        finally:
             if work.retain:
                 self._own.hold(client, start.model_id, work.produces)
-            if report.keeps:
-                await asyncio.to_thread(personal.settle, client, work.produces)
         return found, report
+
+    def _settle(self, client: int, work: Train, start: Start, keeps: bool) -> None:
+        """Keeps what a training has left, of which there is a receipt: all of it counts, even if the disk fails.
+
+        In one call: after a first one that hangs, a node that ends would wait for a second one.
+        """
+        try:
+            if work.retain:
+                self._own.settle(client, start.model_id, work.produces)
+        finally:
+            if keeps:
+                self._clients.personal.settle(client, work.produces)
 
     async def _begin(self, start: Start, steps: Steps, before_training: Callable[[], None], start_came: Came) -> Begun:
         """Fetches the start of a training."""

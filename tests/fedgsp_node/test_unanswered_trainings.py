@@ -33,6 +33,7 @@ from fedgsp_node import trainer
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
+from tests.support.fuzzing import soon
 from tests.support.kept_state import opened
 from tests.support.power import Disk
 from tests.support.scripted import let_others_run
@@ -282,3 +283,28 @@ async def test_a_state_with_a_receipt_counts_although_the_disk_fails_for_the_own
                 await trained(n, Order(OrderKey(ROUND, "train", 0, 0), 0, work))
         assert "first" in n.store
         assert await trained(n, order(KEEPS, ROUND + 1, "next")) == expected
+
+
+async def test_a_node_ends_although_the_disk_hangs_as_a_training_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` cancels once what is left, and waits for its end."""
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        assert go_on.wait(60)
+
+    for kept in (OwnModels, PersonalState):
+        monkeypatch.setattr(kept, "settle", hang)
+    async with node() as n:
+        before = asyncio.all_tasks()
+        work = Train(Start("start", HERE), "first", KEEPS, retain=True)
+        running = asyncio.create_task(trained(n, Order(OrderKey(ROUND, "train", 0, 0), 0, work)))
+        try:
+            assert await asyncio.to_thread(hangs.wait, 10)
+            left = asyncio.all_tasks() - before
+            for task in left:
+                task.cancel()
+            await soon(asyncio.wait(left))
+            assert running.cancelled()
+        finally:
+            go_on.set()
