@@ -106,12 +106,13 @@ class PersonalState:
     def hand_out(self, client: int, training: str, again: str) -> None:
         """The result of a training is given once more, as the model `again`, whose receipt is the one that counts.
 
-        This may happen several times: files that have another name by now, or only some of them, are still of the
-        training. Raises RunError if this cannot be written.
+        This may happen several times, also under the first name again: files that have another name by now, or only
+        some of them, are still of the training. Raises RunError if this cannot be written.
         """
         self.finish(client)
         for purpose in OF_TRAININGS:
-            if (found := self._prepared(client, purpose, training, _maker_of)) is not None:
+            found = self._prepared(client, purpose, training, _maker_of)
+            if found is not None and _training_of(found[0]) != again:
                 self.put(client, purpose + _NEXT, found[1], f"{round_of(found[0])} {again}{_MADE_BY}{training}")
 
     def settle(self, client: int, training: str) -> None:

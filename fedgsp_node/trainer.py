@@ -129,7 +129,7 @@ class Trainer:
                     made = begun
                 # If this were called off in the middle, the client might not go on from a training that has a receipt.
                 try:
-                    result, report = await to_the_end(self._told(client, work, start, made, done))
+                    result, report = await to_the_end(self._told(client, work, start, steps, made, done))
                 except (OrderError, UserError, asyncio.CancelledError):
                     self._own.give_up(work.produces)
                     # If nobody will ask for it: it may have come after the order to release it.
@@ -170,14 +170,14 @@ class Trainer:
         return await self._slot.outgoing.run(lambda _: self._once.publish(client, key, work, make))
 
     async def _told(
-        self, client: int, work: Train, start: Start, found: Published, done: Done
+        self, client: int, work: Train, start: Start, steps: Steps, found: Published, done: Done
     ) -> tuple[Published, Trained]:
         """The result, once it is published, and the report, of which `done` is told.
 
         Then the client goes on from this training. If `done` raises an error, it does not.
         """
         report, personal = found.report, self._clients.personal
-        if found.training != work.produces:  # an earlier order has published it
+        if not steps.repeatable:  # an earlier order may have published it
             with failing(FailureCode.UNSPECIFIED, UserError):
                 await asyncio.to_thread(personal.hand_out, client, found.training, work.produces)
         if found.update is not None:

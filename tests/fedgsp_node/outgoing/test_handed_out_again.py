@@ -166,3 +166,22 @@ async def test_a_result_that_lost_several_receipts_still_leaves_its_head(restart
                 n = await stack.enter_async_context(node(state_dir=tmp_path / "state"))
         await trained(n, order("d"))
         assert same(head(n), expected)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_result_that_is_ordered_once_more_under_its_first_name_leaves_its_head(
+    restarted: bool, tmp_path: Path
+) -> None:
+    """A top server that was killed plays the round again, and counts its tries anew."""
+    async with node(state_dir=tmp_path / "alone") as n:
+        await trained(n, order("a"))
+        expected = head(n)
+    async with contextlib.AsyncExitStack() as stack:
+        n = await stack.enter_async_context(node(state_dir=tmp_path / "state"))
+        for made in ("a", "b"):
+            with pytest.raises(RunError, match="receipts"):
+                await trained(n, order(made), no_receipt)
+        if restarted:
+            n = await stack.enter_async_context(node(state_dir=tmp_path / "state"))
+        await trained(n, order("a"))
+        assert same(head(n), expected)
