@@ -127,6 +127,8 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
             if lasting:
                 os.fsync(self._file.fileno())
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)  # a reader would take a line that could not be synced for written
             raise not_written(self.path, error) from error
         self.number, self.head = self.number + 1, hash_of(line)
         self._end += len(line)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +93,24 @@ def test_the_first_line_that_does_not_fit_is_named(tmp_path: Path, kind: str) ->
     path.write_bytes(b"".join(lines))
     with pytest.raises(BrokenError):
         ChainedFile(path)
+
+
+def test_a_lasting_line_that_cannot_be_synced_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the file, such as the next start, must not take it for written: its writer was told otherwise."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "log.jsonl"
+    with ChainedFile(path) as file:
+        file.append({"text": "a"}, lasting=True)
+        with monkeypatch.context() as here:
+            here.setattr(os, "fsync", full)
+            with pytest.raises(RunError, match="cannot be written"):
+                file.append({"text": "b"}, lasting=True)
+        assert read(path.read_bytes().splitlines(keepends=True)) == ["a"]
+        file.append({"text": "c"}, lasting=True)
+    assert read(path.read_bytes().splitlines(keepends=True)) == ["a", "c"]
 
 
 def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
