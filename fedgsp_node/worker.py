@@ -101,8 +101,8 @@ class Worker:
 
     @property
     def computed_s(self) -> float:
-        """Seconds of processor time that the training of this node has used so far."""
-        return self._slot.computed_s
+        """Seconds of processor time that trainings and outgoing steps of this node have used so far."""
+        return self._slot.computed_s + self._slot.outgoing.computed_s
 
     def chunk_went(self) -> None:
         """Counts a chunk that was sent to a manager."""

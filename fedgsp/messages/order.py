@@ -224,7 +224,7 @@ class OrderProgress:
     key: OrderKey | None
     #: Grows while the order, or work that it waits for on the node, makes progress: batches trained, chunks moved.
     mark: int
-    #: Seconds of processor time that the thread for training has used since the node started.
+    #: Seconds of processor time that trainings and outgoing steps have used since the node started.
     computed_s: float = 0.0
 
 

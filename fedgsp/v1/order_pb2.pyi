@@ -653,7 +653,7 @@ class OrderProgress(_message.Message):
     mark: _builtins.int
     """Grows while the order, or work that it waits for on the node, makes progress: batches trained, chunks moved."""
     computed_s: _builtins.float
-    """Seconds of processor time that the thread for training has used since the node started."""
+    """Seconds of processor time that trainings and outgoing steps have used since the node started."""
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedgsp.messages import OutgoingStep, Start, Train
+from fedgsp_node.training.control import Control
 from tests.support.outgoing_steps import HANGS, MAY_GO_ON
 from tests.support.working import HERE, ROUND, SETTINGS, node
 
@@ -71,3 +73,16 @@ async def test_steps_that_hang_take_no_shared_thread(monkeypatch: pytest.MonkeyP
         MAY_GO_ON.set()
         await running
         assert not hanging_in
+
+
+async def test_a_step_that_computes_shows_that_its_node_does_not_hang() -> None:
+    """A manager gives an order more time while the processor time of its node grows."""
+
+    def compute(_: Control) -> None:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.05:
+            pass
+
+    async with node() as n:
+        await n.slot.outgoing.run(compute)
+        assert n.worker.computed_s > 0.01
