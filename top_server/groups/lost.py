@@ -1,4 +1,4 @@
-"""Failures of a lost node or manager: the same question can be asked again once they are back."""
+"""Failures of a lost node, client or manager: the same question can be asked again once they are back."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode
 
-#: The codes of such failures.
-LOST = frozenset({FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT})
+#: The codes of such failures. UNKNOWN_CLIENT: the node has come back without the client, which may come later.
+LOST = frozenset(
+    {
+        FailureCode.NODE_LOST,
+        FailureCode.UNKNOWN_CLIENT,
+        FailureCode.UNREACHABLE,
+        FailureCode.STALLED,
+        FailureCode.CUT_SHORT,
+    }
+)
 _SMALLER_STEPS = "play a run with a smaller --learning-rate, or with --clip-norm"
 #: What to do if the reason itself says what to do about the code of a task or of a package.
 _AS_TOLD = (

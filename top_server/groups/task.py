@@ -164,7 +164,7 @@ class GroupOutcome:
 
     @property
     def out_of_reach(self) -> set[int]:
-        """Clients that did nothing because their node, or the manager, was lost: they may still hold their models."""
+        """Clients that did nothing because they or the manager were lost: their nodes may still hold their models."""
         failures = dict.fromkeys(self.task.clients, self.result if isinstance(self.result, Failure) else None)
         failures |= {skipped.client: skipped.failure for skipped in self.skipped}
         return {client for client, why in failures.items() if why is not None and why.code in LOST} - self.took_part

@@ -102,25 +102,27 @@ async def test_one_whose_model_is_gone_draws_like_one_that_never_had_any(monkeyp
         assert [event["client"] for event in surveys.stage.journal.of_kind("model_lost")] == [4]
 
 
-def cut(surveys: Surveys, **lost: int) -> None:
+def cut(surveys: Surveys, code: FailureCode = FailureCode.NODE_LOST, **lost: int) -> None:
     """The node of a client is lost as it is asked about a cluster: c4=1."""
     whole = surveys.answers["distance"]
 
     def answer(task: GroupTask) -> GroupOutcome:
         outcome, cluster = whole(task), int(task.starts[0][0].ref.id.rpartition(" ")[2])
         gone = [int(name[1:]) for name, at in lost.items() if at == cluster]
-        skipped = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "cut")) for client in gone)
+        skipped = tuple(MemberSkipped(client, Failure(code, "cut")) for client in gone)
         done = tuple(one for one in outcome.done if one.client not in gone)
         return dataclasses.replace(outcome, done=done, skipped=skipped)
 
     surveys.answers["distance"] = answer
 
 
+@pytest.mark.parametrize("code", [FailureCode.NODE_LOST, FailureCode.UNKNOWN_CLIENT])
 async def test_one_whose_node_is_lost_for_a_moment_is_left_out_and_keeps_its_model(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, code: FailureCode
 ) -> None:
+    """Also if its node is back, and did not bring it: it may come later, with its model."""
     async with clustered(monkeypatch, own={1: 2.0, 3: 7.0, 4: 1.0}) as (surveys, profile):
-        cut(surveys, c4=1)
+        cut(surveys, code, c4=1)
         evidence = await gather(surveys.stage.progress, profile, 2)
         assert evidence.clients == (0, 1, 2, 3)
         assert evidence.matrices["costs"][[1, 3]].tolist() == [[4, 1, 0], [49, 36, 25]]

@@ -121,7 +121,10 @@ async def test_a_state_without_numbers_of_samples_keeps_its_prior_models(
         assert [task.clients for task in surveys.of("alone")] == [(0, 1)]
 
 
-@pytest.mark.parametrize(("code", "again"), [(FailureCode.NODE_LOST, False), (FailureCode.NO_SUCH_MODEL, True)])
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [(FailureCode.NODE_LOST, False), (FailureCode.UNKNOWN_CLIENT, False), (FailureCode.NO_SUCH_MODEL, True)],
+)
 @pytest.mark.parametrize("kind", ["prior-losses", "prior-distances"])
 async def test_a_prior_model_is_trained_again_if_its_node_has_lost_it_and_not_if_the_node_was_away(
     kind: str, code: FailureCode, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
