@@ -208,7 +208,7 @@ async def gather(progress: Progress, profile: AnyProfile, number: int) -> Eviden
     profile.begin_gathering()
     evidence = await profile.gather(number)
     changed = departures.number != left or not before.issuperset(membership.clients)
-    if not evidence.clients and (changed or departures.clients):
+    if not evidence.clients and (changed or departures.clients.difference(membership.left_out)):
         what = f"no client that is there reported its profile ({profile.context.scheme.profile})"
         raise AllLostError(what, "see events.jsonl for the reasons")
     for client in evidence.without_model:

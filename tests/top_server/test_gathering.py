@@ -13,6 +13,7 @@ from top_server.evidence import Evidence
 from top_server.groups import run
 from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.nodes.membership import MOST_OFFENCES
 from top_server.nodes.node import Node
 from top_server.rounds import gather
 
@@ -55,6 +56,12 @@ async def comes_back(surveys: Surveys, node: Node) -> None:
     await surveys.join("n1", c7=40)
 
 
+async def is_left_out_and_leaves(surveys: Surveys, node: Node) -> None:
+    for _ in range(MOST_OFFENCES):
+        surveys.stage.context.membership.note_offence(7)
+    await leaves(surveys, node)
+
+
 @pytest.mark.parametrize(
     ("meanwhile", "before"), [(joins, nothing), (leaves, nothing), (comes_back, nothing), (nothing, leaves)]
 )
@@ -65,6 +72,6 @@ async def test_somebody_may_answer_who_was_not_asked_or_lost(
         await refused(monkeypatch, meanwhile, before)
 
 
-@pytest.mark.parametrize("before", [nothing, joins, comes_back])
+@pytest.mark.parametrize("before", [nothing, joins, comes_back, is_left_out_and_leaves])
 async def test_if_all_were_asked_and_refuse_there_is_no_evidence(monkeypatch: pytest.MonkeyPatch, before: Any) -> None:
     assert (await refused(monkeypatch, nothing, before)).clients == ()
