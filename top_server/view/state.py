@@ -74,8 +74,8 @@ class ViewState:
     finished: bool = False
     round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
     last_events: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_EVENTS))
-    #: Node that is away -> its clients, and how many rounds began without them.
-    absences: dict[str, tuple[str, int]] = field(default_factory=dict)
+    #: Node and clients of it that are away -> how many rounds began without them.
+    absences: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def apply(self, event: Mapping[str, Any]) -> str | None:
         """Update the state by one event and return the event's line, or None; unknown events change nothing."""
@@ -91,13 +91,14 @@ class ViewState:
 
     def _seldom(self, line: str, event: Mapping[str, Any]) -> str | None:
         """The line of the first round that begins without the clients of a node, the tenth, the hundredth, ..."""
-        clients, number = self.absences.get(node := str(event.get("node")), ("", 0))
-        who = str(event.get("clients"))
-        number = number + 1 if clients == who else 1
-        self.absences[node] = who, number
+        away = str(event.get("node")), str(event.get("clients"))
+        number = self.absences[away] = self.absences.get(away, 0) + 1
         if not is_told(number):
             return None
         return line if number == 1 else f"{line} ({number} times so far)"
+
+    def _forget_absences(self, node: str) -> None:
+        self.absences = {away: number for away, number in self.absences.items() if away[0] != node}
 
     @property
     def clients(self) -> int:
@@ -127,12 +128,12 @@ class ViewState:
             case "node_joined":
                 self.names |= {int(client): str(name) for client, name in (event.get("names") or {}).items()}
                 self.nodes[str(event.get("node"))] = count(event.get("clients"))
-                self.absences.pop(str(event.get("node")), None)
+                self._forget_absences(str(event.get("node")))
                 self.all_nodes = max(self.all_nodes, len(self.nodes))
                 self.all_clients = max(self.all_clients, self.clients)
             case "node_left":
                 self.nodes.pop(str(event.get("node")), None)
-                self.absences.pop(str(event.get("node")), None)  # it may have come back too late for a round
+                self._forget_absences(str(event.get("node")))  # it may have come back too late for a round
             case "run_started" | "run_resumed" | "local_run_started":
                 alone = kind == "local_run_started"
                 self.scheme = "alone" if alone else str(event.get("scheme", ""))

@@ -20,6 +20,15 @@ def test_clients_that_stay_away_get_ever_fewer_lines_until_others_are_away() -> 
     assert state.apply(away(122, "a", 3)) is not None  # another set of clients
 
 
+def test_a_node_that_came_back_without_a_client_and_left_again_is_told_as_seldom() -> None:
+    """Its clients have been away for different times, and for different reasons."""
+    state = ViewState()
+    told = [number for number in range(1, 20) for client in (5, 3) if state.apply(away(number, "a", client))]
+    assert told == [1, 1, 10, 10]
+    state.apply({"event": "node_joined", "node": "a", "clients": [3, 5], "address": None})
+    assert not state.absences
+
+
 def test_clients_that_were_there_again_are_named_anew() -> None:
     state = ViewState()
     assert state.apply(away(1)) is not None
