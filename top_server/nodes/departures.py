@@ -104,7 +104,7 @@ class Departures:
         Clients that it hosted before, and does not host any more, stay away.
         """
         came, now = frozenset(clients), self.now()
-        own = [found.at for found in self._away if found.node == node]
+        own = [found.at for found in self._away if found.node == node and found.reason != WITHOUT]
         for found in self._away:
             self._returned |= dict.fromkeys(found.clients & came, (found, now - found.at))
         left = [

@@ -79,6 +79,18 @@ def test_a_client_that_its_node_came_back_without_is_still_away() -> None:
     assert found.take_returned() == {1: 2.0, 5: 62.0}
 
 
+def test_a_node_that_was_there_when_its_run_was_stopped_was_not_away_for_as_long_as_a_client_that_it_lacks() -> None:
+    before, _ = departures()
+    before.left("n0", [1, 5], "its stream was lost")
+    before.joined("n0", [1])
+    after, clock = departures()
+    after.restore(before.save())
+    clock.now = 3600.0
+    assert after.joined("n0", [1]) is None
+    assert after.joined("n0", [1, 5]) is None
+    assert after.take_returned() == {5: pytest.approx(3600.0, abs=60)}
+
+
 def test_a_client_that_came_back_is_told_with_what_took_it_away_until_it_is_taken() -> None:
     found, clock = departures()
     found.left("n0", [1, 5], "its stream was lost")
