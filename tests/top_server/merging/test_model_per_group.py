@@ -95,7 +95,6 @@ async def test_a_model_whose_node_is_away_may_come_back_with_it() -> None:
     async with stage("none") as s:
         await s.take(1, s.alone({0: own(0), 1: own(1)}))
         lost = {client: Failure(code, "its node") for client, code in enumerate(sorted(LOST))}
-        assert len(lost) == 4
         outcome = await s.trained((2, 3), 5.0)
         assert await s.take(2, dataclasses.replace(outcome, lost=lost)) is None
         assert not s.journal.of_kind("model_lost")
