@@ -73,8 +73,10 @@ async def fetch(
         heard = clock()
         on_chunk()
 
-    watching = _watch(watched_over, model_id, ticket, lambda: clock() - heard, call.cancel) if watched_over else None
-    watch = looked_at(watching) if watching else None
+    def silent_s() -> float:
+        return clock() - heard
+
+    watch = looked_at(_watch(watched_over, model_id, ticket, silent_s, call.cancel)) if watched_over else None
 
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):

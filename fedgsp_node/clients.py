@@ -223,8 +223,8 @@ class Clients:
         """Trains a client's model from `start`, with the client's own head if `start` has none. Keeps nothing.
 
         `in_place` allows training to overwrite `start`, if the algorithm does not need the start later. Then nobody
-        else may use `start`. `optimizer` is what the state of optimisers is kept for. Raises OrderError if the task
-        raises, or if the training diverges.
+        else may use `start`. `optimizer` is the purpose for which the state of optimisers is kept. Raises OrderError
+        if the task raises, or if the training diverges.
         """
         how = chosen(settings)
         before = self.whole(client, start, settings.seed, round_number)

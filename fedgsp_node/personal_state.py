@@ -275,7 +275,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def optimizer_of(run: str) -> str:
-    """What the state of optimisers is kept for. A run does not go on from what its local run has left."""
+    """The purpose for which the state of optimisers is kept. A run does not use the states of its local run."""
     return OPTIMIZER_ALONE if is_local(run) else OPTIMIZER
 
 

@@ -157,7 +157,8 @@ class Trainer:
         """Takes the outgoing steps, and prepares what the client does not share to be kept.
 
         Both in the slot of the steps, which finishes what it began: nobody draws, or prepares anything else for the
-        client, while a result is being made. A step that hangs can be called off, and holds up only other steps.
+        client, while a result is being made. A step that hangs can be called off. It holds up the other results of the
+        node.
         """
 
         def make() -> Published:

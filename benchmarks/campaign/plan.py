@@ -66,7 +66,7 @@ def draw(seed: int) -> Plan:
         for number, (kind, victim, lasting_s) in zip(rounds, order, strict=True)
     ]
     scheme = SCHEMES[int(rng.integers(len(SCHEMES)))]
-    # From a stream of its own, so that a seed keeps the rest.
+    # Drawn from another stream of random numbers, so that all else of a seed stays as it was.
     more = np.random.default_rng([seed, zlib.crc32(b"campaign-more")])
     faults = [repeated(more, fault) if fault.kind == "stop" else fault for fault in faults]
     return Plan(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState
+from tests.support.kept_state import disk_fails
 from tests.support.weights import TENSORS, some_weights
 
 
@@ -142,14 +142,11 @@ def test_a_result_of_a_round_is_kept_through_the_next_whatever_that_starts_from(
 def test_a_result_with_a_receipt_is_not_written_over_although_the_disk_failed(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     node = Node(tmp_path)
     node.train(0, "initial", "r1", seed=1)
     node.own.save(0, "r2", some_weights(2))
     with monkeypatch.context() as here:
-        here.setattr(what, fails)
+        here.setattr(what, disk_fails)
         with pytest.raises(RunError, match="cannot be written"):
             node.own.settle(0, "r1", "r2")
         node.own.hold(0, "r1", "r2")

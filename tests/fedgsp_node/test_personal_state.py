@@ -13,7 +13,7 @@ from fedgsp.errors import DataError, RunError, UserError
 from fedgsp.messages import FailureCode
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, MODEL, OPTIMIZER, PersonalState
-from tests.support.kept_state import keep, opened
+from tests.support.kept_state import disk_fails, keep, opened
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "seen": np.array(7)}
 
@@ -275,14 +275,9 @@ def test_a_process_that_ended_between_the_two_steps_of_settling_is_followed_by_o
 def test_a_client_goes_on_from_a_training_with_a_receipt_although_the_disk_fails(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    state = opened(tmp_path)
-    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
-    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    state = with_a_second_result(tmp_path)
     with monkeypatch.context() as here:
-        here.setattr(what, fails)
+        here.setattr(what, disk_fails)
         with pytest.raises(RunError, match="cannot be written"):
             state.settle(3, "made/2")
     after = opened(tmp_path)
@@ -316,20 +311,15 @@ def test_a_result_that_was_handed_out_by_halves_is_handed_out_whole_the_next_tim
 def test_what_counts_is_at_its_place_before_more_is_written_although_the_disk_failed(
     then: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     def go_on() -> None:
         if then == "trains":
             state.prepare(3, {HEAD: {"w": np.full(1, 3)}}, 3, "lost")
         else:
             state.hand_out(3, "made/2", "lost")
 
-    state = opened(tmp_path)
-    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
-    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    state = with_a_second_result(tmp_path)
     with monkeypatch.context() as here:
-        here.setattr(what, fails)
+        here.setattr(what, disk_fails)
         with pytest.raises(RunError, match="cannot be written"):
             state.settle(3, "made/2")
         with pytest.raises(RunError, match="cannot be written"):
@@ -344,19 +334,22 @@ def test_what_counts_is_at_its_place_before_more_is_written_although_the_disk_fa
 def test_a_node_that_opens_its_run_once_more_makes_the_moves_that_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    state = opened(tmp_path)
-    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
-    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    state = with_a_second_result(tmp_path)
     with monkeypatch.context() as here:
-        here.setattr(Path, "replace", fails)
+        here.setattr(Path, "replace", disk_fails)
         with pytest.raises(RunError, match="cannot be written"):
             state.settle(3, "made/2")
     state.open("run")
     state.settle_those_of(lambda: {"made/2"})
     assert [w_before(opened(tmp_path), asked) for asked in (2, 3)] == [1, 2]
+
+
+def with_a_second_result(directory: Path) -> PersonalState:
+    """Client 3 keeps what its training in round 1 has left; what that of round 2 has left is to be settled."""
+    state = opened(directory)
+    keep(state, 3, HEAD, {"w": np.full(1, 1)}, 1)
+    state.prepare(3, {HEAD: {"w": np.full(1, 2)}}, 2, "made/2")
+    return state
 
 
 def w_before(state: PersonalState, round_number: int) -> float:

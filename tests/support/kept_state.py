@@ -1,5 +1,6 @@
 """What clients keep to themselves, as their trainings leave it."""
 
+import errno
 from pathlib import Path
 
 from fedgsp_node.personal_state import Arrays, PersonalState
@@ -16,3 +17,8 @@ def keep(state: PersonalState, client: int, purpose: str, arrays: Arrays, round_
     """Keep what a training of a round has left, which has a receipt."""
     state.prepare(client, {purpose: arrays}, round_number, f"made/{round_number}")
     state.settle(client, f"made/{round_number}")
+
+
+def disk_fails(*_: object) -> None:
+    """In place of a call that writes to a disk."""
+    raise OSError(errno.EIO, "Input/output error")
