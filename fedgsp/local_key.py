@@ -80,6 +80,18 @@ def found(address: str) -> bytes | None:
     return None
 
 
+def needed(address: str) -> bytes:
+    """The key of the server at host:port; raises PeerError if there is none."""
+    key = found(address)
+    if key is None:
+        raise PeerError(
+            "no top server of this user listens there without TLS",
+            "start it, and compare --top-server with its line 'listening on'; start both as the same user of this"
+            " machine; if it uses TLS, give --identity or --tls-ca (docs/tls.md)",
+        )
+    return key
+
+
 def _files(host: str, port: int) -> list[Path]:
     """The files with the key of a server that listens at a host: one for each address by which it may be dialled."""
     name = str(ip_of(host) or host)

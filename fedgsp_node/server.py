@@ -120,8 +120,9 @@ async def run(settings: NodeSettings) -> None:
         check_start(policy, settings.top_server, source_digest(clients.task))
         await slot.run(lambda _: clients.rehearse())
         logger.info(
-            "task %s is ready with %s; dialling the top server at %s",
+            "task %s is ready with %s and %s; dialling the top server at %s",
             settings.task,
+            counted(len(clients.hosted), "client"),
             counted(sum(hosted.train_samples for hosted in clients.hosted), "training sample"),
             settings.top_server,
         )
@@ -292,7 +293,7 @@ class _Node:
         try:
             question = self._question()
         except PeerError as error:
-            return False, f"{error.what}; otherwise {error.remedy}"
+            return False, f"{error.what}; {error.remedy}"
         ticket = question.ticket(Verb.JOIN, node(self._name)) if question is not None else b""
         said: asyncio.Queue[Hello] = asyncio.Queue()
         said.put_nowait(self._hello)
@@ -377,11 +378,7 @@ class _Node:
         """What a new call asks the top server; None with TLS or --insecure. PeerError if no server has a key there."""
         if not self._shows_key:
             return None
-        key = local_key.found(self._settings.top_server)
-        if key is None:
-            why = "no process of this user listens there without TLS; if it uses TLS, give --identity or --tls-ca"
-            raise PeerError(why, local_key.REMEDY)
-        return local_key.Question(self._settings.top_server, key)
+        return local_key.Question(self._settings.top_server, local_key.needed(self._settings.top_server))
 
     @property
     def _shows_key(self) -> bool:

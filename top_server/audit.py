@@ -308,7 +308,7 @@ def report(found: Findings, trusted: bool) -> Iterator[str]:
         yield f"{counted(made, 'training result')}, {counted(found.receipts, 'receipt')}, and all of them hold"
         yield f"all lines up to {found.sealed} are signed by the top server"
     if found.without_start:
-        yield f"{counted(found.without_start, 'result')} without a start: made from nothing, or handed out again"
+        yield f"{counted(found.without_start, 'result')} with no start model: initial models, or published before"
     for what, told in (
         ("invented", "results were refused because their node had not signed them"),
         ("refused", "lines tell of refusals"),

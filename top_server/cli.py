@@ -306,7 +306,9 @@ def listed(kind: str = "") -> Iterator[str]:
     Raises ConfigError for an unknown kind.
     """
     if kind and kind not in LISTED:
-        raise ConfigError(f"there is no kind of part {kind!r}", f"known: {', '.join(LISTED)}")
+        raise ConfigError(
+            f"there is no kind of part {kind!r}", f"known: {', '.join(LISTED)}; --help lists schemes and tasks"
+        )
     for name in [kind] if kind else sorted(LISTED):
         yield from _table(LISTED[name])
 

@@ -15,14 +15,10 @@ from benchmarks.performance import others
 from benchmarks.performance.rows import Row, table
 
 MEASURES = tuple(
-    sorted(
-        path.stem
-        for path in Path(__file__).parent.glob("*.py")
-        if "main(measure" in path.read_text() and path.stem not in ("rows", "__main__")
-    )
+    sorted(path.stem for path in Path(__file__).parent.glob("*.py") if "\ndef measure(" in path.read_text())
 )
-#: Measures that take many minutes, or need a GPU or network namespaces. They run only if they are named.
-LONG = ("churn", "gpu", "gpu_rounds", "huge_model", "lost_peers", "wan_tcp")
+#: Measures that take minutes, or need a GPU or network namespaces. They run only if they are named.
+LONG = ("churn", "gpu", "gpu_rounds", "huge_model", "lost_peers", "wan_tcp", "web")
 
 
 def main() -> int:

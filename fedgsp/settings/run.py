@@ -323,7 +323,7 @@ class NodeSettings(ProxySettings):
     )
     return_timeout: float = setting(
         3600.0,
-        "exit if the top server of a joined run is away for so long; --connect-timeout applies after it has stopped",
+        "exit if the top server of a joined run is away for so long; --connect-timeout, if it has stopped the run",
         above=0,
         metavar="SECONDS",
         panel=CONNECTIONS,
@@ -331,7 +331,7 @@ class NodeSettings(ProxySettings):
     task: str = setting("digits", "a task by name, or your own task as module:factory", other_names=True, panel=WORK)
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=WORK)
     clients: str | None = setting(
-        None, "clients to host, such as 0-3,7 or 0-98/2; all clients of the task by default", metavar="IDS", panel=WORK
+        None, "ids of the clients to host: 0-3,7 or 0-98/2 (12: client 12); all by default", metavar="IDS", panel=WORK
     )
     threads: int = setting(
         1,

@@ -148,10 +148,7 @@ class TopServer:
         channel = await self._channels.to(self._address, TOP_SERVER)
         question, ticket = None, b""
         if self._needs_key:
-            key = local_key.found(self._address)
-            if key is None:
-                raise PeerError("no process of this user listens there without TLS", local_key.REMEDY)
-            question = local_key.Question(self._address, key)
+            question = local_key.Question(self._address, local_key.needed(self._address))
             ticket = question.ticket(Verb.CHECK, node(self._name))
         call = stream(channel, _PATH, check_pb2.CheckAnswer)(metadata=shown(ticket))
         try:

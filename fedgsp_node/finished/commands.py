@@ -98,7 +98,8 @@ def evaluate(
     clients: Annotated[
         str | None,
         typer.Option(
-            metavar="IDS", help="clients whose data are on this machine, such as 0-3,7 or 0-98/2; all by default"
+            metavar="IDS",
+            help="the ids of the clients whose data are on this machine, such as 0-3,7 or 0-98/2; all by default",
         ),
     ] = None,
     model: Model = "final",

@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks.performance.__main__ import LONG, MEASURES
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
+
+
+def test_every_measure_that_a_page_names_can_be_called() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"BENCH=(\w+)", page)}
+    assert "web" in named
+    assert named - set(MEASURES) == set()
+    assert set(LONG) - set(MEASURES) == set()
 
 
 def test_every_script_and_every_figure_is_in_the_table_of_what_makes_the_results() -> None:

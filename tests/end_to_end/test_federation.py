@@ -106,7 +106,7 @@ async def test_two_machines_by_the_commands_of_the_readme(tmp_path: Path, port: 
 def told(line: str) -> str:
     _, _, name, _, clients = shlex.split(line.partition(" > ")[0])
     return (
-        f"{name} is invited with clients {clients} of task digits, for 24h; write the token into a file on its"
+        f"{name} is invited with 12 clients ({clients}) of task digits, for 24h; write the token into a file on its"
         " machine, and run there: fedgsp-node enrol @FILE --top-server HOST:PORT\n"
     )
 

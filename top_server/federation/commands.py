@@ -16,6 +16,7 @@ from fedgsp.files import write_secret
 from fedgsp.names import TASK_RULE, is_task
 from fedgsp.options import parse_clients
 from fedgsp.stdout import tell_once
+from fedgsp.words import counted
 
 #: The longest life of an invitation, and of a node's certificate, in seconds.
 MOST_INVITATION_S, MOST_CERTIFICATE_S = 30 * 86_400, 366 * 86_400
@@ -25,7 +26,9 @@ _WHY_NOT_SHORTER = (
     "a node renews its certificate in the last third of its life, and needs some minutes for several tries"
 )
 _Name = Annotated[str, typer.Argument(help="the name of the node")]
-_Clients = Annotated[str, typer.Option("--clients", metavar="IDS", help="the clients that the node may host: 4-7,9")]
+_Clients = Annotated[
+    str, typer.Option("--clients", metavar="IDS", help="the ids of the clients that the node may host: 4-7,9")
+]
 _Task = Annotated[str, typer.Option("--task", help="the task of these clients, as the top server is given it")]
 _Folder = Annotated[Path, typer.Option("--federation", metavar="DIRECTORY", help="the folder of the federation")]
 
@@ -56,7 +59,7 @@ def invite(
 
     The first invitation makes the folder of the federation.
     """
-    _check(task, clients)
+    told = _checked(task, clients)
     for one in host or []:
         check_host("--host", one)
     valid_s = seconds_in("--valid-for", valid_for, MOST_INVITATION_S)
@@ -81,7 +84,7 @@ def invite(
     folder.change(lambda registry: registry.invited(name, entry, now))
     tell_once("the token", authority.for_invitation(name, entry).token, "run the same command again")
     sys.stderr.write(
-        f"{name} is invited with clients {clients} of task {task}, for {valid_for}; write the token into a file on its"
+        f"{name} is invited with {told} of task {task}, for {valid_for}; write the token into a file on its"
         " machine, and run there: fedgsp-node enrol @FILE --top-server HOST:PORT\n"
     )
     if older is not None and older.state is State.INVITED:
@@ -92,11 +95,11 @@ def assign(
     name: _Name, *, clients: _Clients, task: _Task = "digits", federation: _Folder = Path("federation")
 ) -> None:
     """Give a node that is invited or enrolled other clients of a task. Its clients of other tasks stay as they are."""
-    _check(task, clients)
+    told = _checked(task, clients)
     from top_server.federation.folder import opened
 
     opened(federation).change(lambda registry: registry.assigned(name, task, clients, time.time()))
-    sys.stderr.write(f"{name} has clients {clients} of task {task} when it joins next\n")
+    sys.stderr.write(f"{name} has {told} of task {task} when it joins next\n")
 
 
 def operator(
@@ -162,6 +165,8 @@ def revoke(
     sys.stderr.write(f"{name} is revoked; a top server that runs notices within seconds\n")
 
 
-def _check(task: str, clients: str) -> None:
-    parse_clients(clients)
+def _checked(task: str, clients: str) -> str:
+    """How the clients are told to the user: with their number, which tells `12` from twelve clients."""
+    hosted = parse_clients(clients)
     ConfigError.require(is_task(task), f"--task {task[:100]!r} cannot be the name of a task", f"write {TASK_RULE}")
+    return f"{counted(len(hosted), 'client')} ({clients})"
