@@ -5,6 +5,10 @@ An entry point of group `fedgsp.tasks` names the class or function itself, as `-
 
 from fedgsp.parts import Part, Parts
 
+#: The environment variable by which a run from Python tells its nodes the folder of its task. Only they import from
+#: there, and last: in PYTHONPATH, files of that folder would replace modules in all processes of the run.
+FOLDER_VARIABLE = "FEDGSP_TASK_FOLDER"
+
 _HERE = "fedgsp_node.tasks"
 _GREY = f"{_HERE}.grey_images:GreyImages"
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError, not_started
 from fedgsp.lifecycle import LIFELINE_VARIABLE, python_module
 from fedgsp.options import suggestion
@@ -29,6 +30,7 @@ from fedgsp.settings.files import parse
 from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
+from fedgsp.tasks import FOLDER_VARIABLE
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run, warned
 from fedgsp_runs.source import Source, source_of
@@ -322,10 +324,13 @@ def _text(value: Any) -> str:
     return ",".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) -> None:
-    """Runs a top server to its end; raises the error with which it ended."""
+def _play(flags: list[str], directory: Path, folder: Path | None, progress: bool) -> None:
+    """Runs a top server to its end, whose nodes find their task in `folder`; raises the error with which it ended."""
     view, failure = Progress(quiet=not progress), None
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, _started(flags, path, log) as child:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        _started(flags, folder, log) as child,
+    ):
         assert child.stdout is not None
         for line in child.stdout:
             try:
@@ -348,14 +353,14 @@ def _play(flags: list[str], directory: Path, path: Path | None, progress: bool) 
 
 
 @contextlib.contextmanager
-def _started(flags: list[str], path: Path | None, log: Any) -> Iterator[subprocess.Popen[str]]:
+def _started(flags: list[str], folder: Path | None, log: Any) -> Iterator[subprocess.Popen[str]]:
     """A top server that ends with the block, and with this process, even if that is killed."""
     ours, theirs = socket.socketpair()
-    paths = [str(path.resolve())] if path is not None else []
-    inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    environment = {LIFELINE_VARIABLE: "stdin"}
-    if paths or inherited:
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, *inherited])
+    environment = {
+        LIFELINE_VARIABLE: "stdin",
+        FOLDER_VARIABLE: str(folder.resolve()) if folder is not None else "",
+        "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
+    }
     try:
         child = subprocess.Popen(
             [*python_module("top_server"), *flags, "--json"],

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pathlib
 import pkgutil
 import sys
@@ -23,7 +24,7 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.options import shortened, suggestion, truth
 from fedgsp.require import require
 from fedgsp.task import Task
-from fedgsp.tasks import TASKS
+from fedgsp.tasks import FOLDER_VARIABLE, TASKS
 from fedgsp_node.seeding import seeded_for_task
 from fedgsp_node.tasks.attributes import check_attributes, described
 
@@ -117,7 +118,7 @@ def factory_of(name: str) -> tuple[ModuleType, Callable[..., object]]:
     """The module and the factory that the name of a task stands for. Raises what `load_task` raises."""
     if ":" in name:
         code = name
-        _look_here(name)
+        _look_in_folders(name)
     elif name in TASKS:
         code = TASKS[name].code
     else:
@@ -130,23 +131,30 @@ def factory_of(name: str) -> tuple[ModuleType, Callable[..., object]]:
     return module, _attribute(name, module, attribute)
 
 
-def _look_here(name: str) -> None:
-    """Lets modules be imported from the working directory, after all others: its files must not replace any of them.
+def _look_in_folders(name: str) -> None:
+    """Lets modules be imported from the working directory, and from the folder that a run from Python names.
 
-    Raises TaskError if the task's module is in the working directory, and another one would be imported for it.
+    These come after all others: their files must not replace any module. Raises TaskError if the task's module is in
+    such a folder, and another one would be imported for it.
     """
-    here = Path.cwd()
-    TASKS.packages()  # read before, so that the working directory adds no part
-    if str(here) not in sys.path:
-        sys.path.append(str(here))
+    TASKS.packages()  # read before, so that the folders add no part
     top = name.partition(":")[0].partition(".")[0]
-    if not ((here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file()):
+    named = os.environ.get(FOLDER_VARIABLE)
+    for folder in (*([Path(named)] if named else []), Path.cwd()):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        _check_found(name, top, folder)
+
+
+def _check_found(name: str, top: str, folder: Path) -> None:
+    """Raises TaskError if the module `top` is in a folder, and another one of that name would be imported."""
+    if not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()):
         return
     spec = importlib.util.find_spec(top)
     origin = (spec.origin if spec is not None else None) or "an installed module"
-    if here.resolve() not in Path(origin).resolve().parents:
+    if folder.resolve() not in Path(origin).resolve().parents:
         raise TaskError(
-            f"task {name!r}: the module {top!r} of this folder has the name of another module ({origin})",
+            f"task {name!r}: the module {top!r} of the folder {folder} has the name of another module ({origin})",
             "rename the file, or the folder",
         )
 

@@ -12,14 +12,11 @@ import pytest
 import fedgsp
 from fedgsp_runs import Run
 
-SCRIPT = """
-import sys
-{first}
+TASK = """
 import numpy as np
 from {package} import dense
 
 from fedgsp import ClientData, Split, Task
-from fedgsp_runs import run
 
 
 class Two(Task):
@@ -31,10 +28,10 @@ class Two(Task):
     def data(self, client):
         part = Split(np.ones((4, 3), np.float32), np.arange(4) % 2)
         return ClientData(part, part)
-
-
-run(Two, scheme="fedavg", rounds=1, nodes=1, progress=False, run_dir=sys.argv[1])
 """
+RUN = 'run(Two, scheme="fedavg", rounds=1, nodes=1, progress=False, run_dir=sys.argv[1])\n'
+SCRIPT = f"import sys\n{{first}}\nfrom fedgsp_runs import run\n{TASK}\n\n{RUN}"
+OF_A_MODULE = TASK.format(package="layers_of_two")
 LAYERS = "from torch import nn\n\n\ndef dense():\n    return nn.Linear(3, 2)\n"
 
 
@@ -49,9 +46,24 @@ def test_nodes_find_what_the_script_finds(package: str, beside: bool, tmp_path: 
     script.write_text(SCRIPT.format(package=package, first="" if beside else f"sys.path.insert(0, {str(folder)!r})"))
     elsewhere, recorded = tmp_path / "elsewhere", tmp_path / "run"
     elsewhere.mkdir()
+    play(script, recorded, elsewhere)
+
+
+def test_nodes_find_a_class_of_a_module_beside_the_script(tmp_path: Path) -> None:
+    elsewhere, recorded = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    (tmp_path / "two_clients.py").write_text(OF_A_MODULE)
+    (tmp_path / "layers_of_two.py").write_text(LAYERS)
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nfrom fedgsp_runs import run\nfrom two_clients import Two\n{RUN}")
+    play(script, recorded, elsewhere)
+
+
+def play(script: Path, recorded: Path, folder: Path) -> None:
+    """Executes a script in a folder, which is to record a run of one round."""
     environment = {**os.environ, "PYTHONPATH": str(Path(fedgsp.__file__).parents[1])}
     told = subprocess.run(
-        [sys.executable, str(script), str(recorded)], cwd=elsewhere, env=environment, capture_output=True, text=True
+        [sys.executable, str(script), str(recorded)], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert told.returncode == 0, told.stderr
     assert len(Run(recorded).rows) == 1

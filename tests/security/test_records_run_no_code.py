@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from fedgsp.errors import ConfigError, DataError
+import fedgsp
+from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_runs import Run
+from fedgsp_runs import Run, extend, resume, sweep
+from tests.security.test_private_files import STRANGER, as_root
 from tests.support.run_directories import trained, write
+from tests.support.traps import set_trap, what_ran
 from tests.top_server.resume.test_find import BEGIN, recorded
 from top_server.placing import PLACES
 from top_server.resume import find as resuming
@@ -112,3 +118,72 @@ def test_each_option_of_a_place_that_is_a_text_or_a_path_is_declared_or_harmless
         texts = [one for one in dataclasses.fields(place.options) if re.search("str|Path", str(one.type))]
         free = {one.name for one in texts}
         assert free <= harmless | set(place.runs), name
+
+
+# --- runs that Python continues
+
+CONTINUED: Mapping[str, Callable[[Path], object]] = {
+    "resume": lambda path: resume(path, progress=False),
+    "extend": lambda path: extend(path, 9, progress=False),
+    "sweep": lambda path: sweep({"run": {}}, out=path.parent, rounds=9, clients=2, progress=False),
+}
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a run that cannot be continued, with files that Python could import."""
+    path = set_trap(tmp_path / "run-0")
+    (path / "config.toml").write_text(dump(RunConfig(rounds=9, clients=2)))
+    recorded(path, BEGIN)
+    (path / "state" / "round-0001").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("LOOT", str(tmp_path / "loot"))
+    return path
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("continues", CONTINUED.values(), ids=CONTINUED)
+def test_a_directory_that_is_not_continued_runs_no_code(continues: Callable[[Path], object], trapped: Path) -> None:
+    with pytest.raises(UserError, match=f"{trapped}"):
+        continues(trapped)
+    assert what_ran(trapped.with_name("loot")) == []
+
+
+@as_root
+@pytest.mark.e2e
+@pytest.mark.parametrize("continues", CONTINUED.values(), ids=CONTINUED)
+def test_the_directory_of_another_user_runs_no_code(continues: Callable[[Path], object], trapped: Path) -> None:
+    os.chown(trapped, STRANGER, STRANGER)
+    with pytest.raises(ConfigError, match=f"belongs to user {STRANGER}"):
+        continues(trapped)
+    assert what_ran(trapped.with_name("loot")) == []
+
+
+OF_A_SCRIPT = """
+import sys
+
+from fedgsp_node.tasks.digits import Digits
+from fedgsp_runs import extend, run
+
+
+class Mine(Digits):
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+run(Mine, scheme="fedavg", rounds=1, nodes=1, progress=False, run_dir=sys.argv[1])
+extend(sys.argv[1], 2, progress=False)
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_task_that_is_written_into_a_directory_is_all_that_is_imported_from_there(tmp_path: Path) -> None:
+    path, script, loot = set_trap(tmp_path / "run"), tmp_path / "script.py", tmp_path / "loot"
+    script.write_text(OF_A_SCRIPT)
+    environment = {**os.environ, "LOOT": str(loot), "PYTHONPATH": str(Path(fedgsp.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, script, path], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert what_ran(loot) == []
+    assert ended.returncode == 0, ended.stderr
+    assert len(Run(path).rows) == 2

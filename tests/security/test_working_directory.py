@@ -12,17 +12,12 @@ import pytest
 
 from fedgsp.commands import python_path
 from fedgsp.errors import TaskError
+from fedgsp.tasks import FOLDER_VARIABLE
 from fedgsp_node.tasks import load_task
+from tests.support.traps import HOOKS, set_trap, what_ran
 from tests.support.user_modules import started_in
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Modules that our processes import at their start or later: ours, libraries, and of the standard library.
-PACKAGES = ("fedgsp", "fedgsp_node", "group_manager", "torch", "google", "rich")
-MODULES = ("blake3", "numpy", "grpc", "typer", "setproctitle", "sklearn", "tomli_w", "queue", "csv", "tomllib", "json")
-#: What Python imports by itself.
-HOOKS = ("sitecustomize", "usercustomize")
-#: Says that it was run, and by which program.
-EVIL = "import os, sys; open(os.environ['LOOT'], 'a').write(f'{__name__} in {sys.orig_argv}\\n')\n"
 QUICK = ["--rounds", "1", "--beta", "1", "--local-nodes", "1", "--clients", "2", "--listen", "127.0.0.1:0"]
 NOBODY = ["--listen", "127.0.0.1:0", "--join-timeout", "1"]
 
@@ -30,14 +25,7 @@ NOBODY = ["--listen", "127.0.0.1:0", "--join-timeout", "1"]
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
     """A working directory that somebody else prepared."""
-    folder = tmp_path / "trap"
-    for package in (*PACKAGES, "top_server"):
-        (folder / package).mkdir(parents=True)
-        for name in ("__init__", "__main__", "cli", "server", "template"):
-            (folder / package / f"{name}.py").write_text(EVIL)
-    for module in (*MODULES, *HOOKS):
-        (folder / f"{module}.py").write_text(EVIL)
-    return folder
+    return set_trap(tmp_path / "trap")
 
 
 def loot(
@@ -47,7 +35,7 @@ def loot(
     loot = folder.parent / "loot"
     env = {**os.environ, "LOOT": str(loot), "PYTHONPATH": python_path}
     ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=40, check=False)
-    return (loot.read_text().splitlines() if loot.exists() else []), ended
+    return what_ran(loot), ended
 
 
 @pytest.mark.e2e
@@ -97,10 +85,20 @@ def test_a_python_path_for_children_names_the_same_folders_wherever_they_start(
     assert python_path(":") == ""
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("name", ["blake3", "queue", "json"])
-def test_a_task_with_the_name_of_another_module_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
-    (tmp_path / f"{name}.py").write_text("raise AssertionError\n")
-    with started_in(tmp_path), pytest.raises(TaskError, match=f"{name!r} of this folder has the name of another"):
+def test_a_task_with_the_name_of_another_module_is_refused_with_the_remedy(
+    tmp_path: Path, name: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the working directory, and in the folder that a run from Python names."""
+    folder, here = tmp_path / "folder", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    (folder / f"{name}.py").write_text("raise AssertionError\n")
+    if named:
+        monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    told = f"{name!r} of the folder {folder} has the name of another"
+    with started_in(here if named else folder), pytest.raises(TaskError, match=told):
         load_task(f"{name}:Task", {})
 
 
