@@ -270,7 +270,7 @@ def _opened(path: Path) -> Iterator[Any]:
         check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, MemoryError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", _REMEDY) from None
 
 

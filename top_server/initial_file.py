@@ -2,8 +2,8 @@
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from fedgsp.files import check_regular, open_file
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Constant, TensorSpec
+from fedgsp.tensor_headers import Kind, kinds
 from fedgsp.visible import visible
 from fedgsp.weights import Weights, WeightsError, check_finite
 
-#: Name in a safetensors file -> name of a dtype that a model may have. Other dtypes are shown as they are.
-_DTYPES: Mapping[str, str] = {
-    **{"F16": "float16", "F32": "float32", "F64": "float64", "U8": "uint8", "BOOL": "bool", "BF16": "bfloat16"},
-    **{"I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
-}
 #: Most tensors that an error names.
 _MOST_NAMED = 5
 
@@ -37,8 +33,8 @@ class Expected:
     added: tuple[TensorSpec, ...] = ()
     #: Names of the tensors that stay with the clients.
     heads: Collection[str] = ()
-    #: Name -> digest of the tensors that training does not change: nodes make them.
-    constants: Mapping[str, bytes] = field(default_factory=dict)
+    #: The tensors that training does not change, with their digests: nodes make them.
+    constants: tuple[Constant, ...] = ()
 
 
 def check_readable(path: Path) -> None:
@@ -53,17 +49,20 @@ def check_fits(path: Path, expected: Expected) -> None:
 
     The values are read only if names, shapes and dtypes fit.
     """
+    constants = {one.tensor.name: (one.tensor, one.digest) for one in expected.constants if one.tensor is not None}
     with _opened(path) as file:
-        found = {name: _described(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        found = kinds(file)
         other = [
             name
-            for name in expected.constants.keys() & found.keys()
-            if _digest(found[name], _tensor(path, file, name)) != expected.constants[name]
+            for name, (spec, digest) in constants.items()
+            if found.get(name) == (spec.dtype, spec.shape)
+            and _digest(found[name], _tensor(path, file, name)) != digest
         ]
-    known = {spec.name: spec for spec in (*expected.needed, *expected.added)}
+    own = {spec.name: spec for spec in (*expected.needed, *expected.added)}
+    known = {**own, **{name: spec for name, (spec, _) in constants.items()}}
     lacking = [spec.name for spec in expected.needed if spec.name not in found]
     heads = [name for name in found if name in expected.heads]
-    strange = [name for name in found if name not in known and name not in (*expected.heads, *expected.constants)]
+    strange = [name for name in found if name not in known and name not in expected.heads]
     differing = [
         f"{visible(name)} is {dtype}{list(shape)} and should be {known[name].dtype}{list(known[name].shape)}"
         for name, (dtype, shape) in found.items()
@@ -84,8 +83,8 @@ def check_fits(path: Path, expected: Expected) -> None:
         if names:
             raise ConfigError(f"--initial-model {path} {what}: {_listed(names)}", remedy)
     with _opened(path) as file:
-        for name in (name for name in found if name in known):  # one at a time: a model may be large
-            check_values(path, Weights.of({name: _tensor(path, file, name)}, (known[name],)))
+        for name in (name for name in found if name in own):  # one at a time: a model may be large
+            check_values(path, Weights.of({name: _tensor(path, file, name)}, (own[name],)))
 
 
 def check_values(path: Path, weights: Weights) -> None:
@@ -132,7 +131,7 @@ def _opened(path: Path) -> Iterator[Any]:
         check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise _unreadable(path, error) from None
     except safetensors.SafetensorError as error:
         raise ConfigError(
@@ -141,14 +140,9 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _unreadable(path: Path, error: OSError | ValueError) -> ConfigError:
+def _unreadable(path: Path, error: OSError | ValueError | MemoryError) -> ConfigError:
     reason = getattr(error, "strerror", None) or error
     return ConfigError(f"--initial-model {path} cannot be read: {reason}", "check the path")
-
-
-def _described(part: Any) -> tuple[str, tuple[int, ...]]:
-    dtype = str(part.get_dtype())
-    return _DTYPES.get(dtype, dtype.lower()), tuple(part.get_shape())
 
 
 def _tensor(path: Path, file: Any, name: str) -> NDArray[np.generic]:
@@ -161,9 +155,9 @@ def _tensor(path: Path, file: Any, name: str) -> NDArray[np.generic]:
     return tensor
 
 
-def _digest(described: tuple[str, tuple[int, ...]], array: NDArray[np.generic]) -> bytes:
+def _digest(kind: Kind, array: NDArray[np.generic]) -> bytes:
     """The digest that nodes tell of a constant: BLAKE3 of dtype, shape and values."""
-    dtype, shape = described
+    dtype, shape = kind
     values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return blake3(f"{dtype}{list(shape)}".encode()).update(values.data).digest()
 

@@ -1,6 +1,6 @@
 """Reads the directory of a run: its settings, what it recorded, and the files of its models."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from fedgsp.seeds import derive
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.tensor_digests import check_digest
+from fedgsp.tensor_headers import Kind, kinds
 from fedgsp.trainings import TRAININGS, Training
 
 FINAL = "final"
+#: What the library raises for a file: also if there is no room to map it.
+_UNREADABLE = (OSError, MemoryError, safetensors.SafetensorError)
 _RESTORE = "restore it from a copy of the run directory"
 
 
@@ -36,13 +39,17 @@ class ModelFile:
         """As `--model` names it."""
         return self.path.stem
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """The tensors by name; raises DataError if the file is cut or changed, or a dtype is unknown to numpy."""
+    def tensors(self, check: Callable[[Mapping[str, Kind]], None]) -> dict[str, NDArray[Any]]:
+        """The tensors by name, after `check` has got the kinds that the header names.
+
+        Raises DataError if the file is cut or changed, and what `check` raises: then no value is read.
+        """
         try:
             with safetensors.safe_open(self.path, framework="numpy") as file:
-                said = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (OSError, ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+                said, named = file.metadata() or {}, kinds(file)
+                check(named)
+                tensors = {name: file.get_tensor(name) for name in named}
+        except (*_UNREADABLE, ValueError, TypeError, AttributeError) as error:  # a dtype that numpy lacks
             raise DataError(f"{self.path} cannot be read: {error}", _RESTORE) from None
         check_digest(self.path, tensors, said, _RESTORE)
         return tensors
@@ -131,7 +138,7 @@ def _model(path: Path) -> ModelFile:
             said = file.metadata() or {}
         clients = tuple(int(client) for client in said.get("clients", "").split(",") if client)
         return ModelFile(path, clients, int(said["round"]))
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (*_UNREADABLE, KeyError, ValueError) as error:
         raise DataError(f"{path} is no model of a run ({type(error).__name__}: {error})", _RESTORE) from None
 
 

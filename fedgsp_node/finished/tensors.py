@@ -6,8 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedgsp.dtypes import DTYPES
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import Constant, TensorSpec
+from fedgsp.tensor_headers import Kind, kinds_of, nbytes
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
 from fedgsp_node.receipts import trained_models
@@ -15,6 +17,10 @@ from fedgsp_node.receipts import trained_models
 Arrays = dict[str, NDArray[Any]]
 #: Tells the user something that is not an error.
 Tell = Callable[[str], None]
+
+#: Most bytes of what a training adds to a model, beside a copy of the model. FedFusion's convolution of 16,384
+#: features has half of them.
+MOST_ADDED = 1 << 32
 
 _OF_THE_RUN = "give the --task and the --task-option of the run"
 
@@ -35,11 +41,12 @@ def tensors_of(
 
     Raises ConfigError if what stays with the client is not here, DataError if the file does not fit the model.
     """
-    arrays = file.tensors()
     wanted = {spec.name: spec for spec in specs}
     kept = _kept(run, file, client, personal, tell, flag)
     for purpose, tensors in kept.items():
-        _check_shapes(tensors, wanted, f"the {purpose.replace('-', ' ')} of client {client} in --state-dir")
+        where = f"the {purpose.replace('-', ' ')} of client {client} in --state-dir"
+        _check_kinds(run, kinds_of(tensors), wanted, where)
+    arrays = file.tensors(lambda named: _check_kinds(run, named, wanted, str(file.path)))
     if PERSONAL_MODEL in kept:
         arrays = kept[PERSONAL_MODEL]
     arrays |= kept.get(HEAD, {})
@@ -60,26 +67,39 @@ def tensors_of(
             f" until round {file.round} ({missing})",
             "give the --state-dir of the node that hosted the client in this run, or another --model",
         )
-    unknown = [name for name in arrays if name not in wanted]
-    if unknown and run.training.adds is None:  # some trainings add tensors to the model
-        raise DataError(f"{file.path} has a tensor {unknown[0]!r} that the task's model has not", _OF_THE_RUN)
-    _check_shapes(arrays, wanted, str(file.path))
     return arrays
 
 
-def _check_shapes(arrays: Arrays, wanted: Mapping[str, TensorSpec], where: str) -> None:
-    """Raises DataError if a tensor has another dtype or shape than in the model of the task."""
-    for name in arrays.keys() & wanted.keys():
-        found = (str(arrays[name].dtype), arrays[name].shape)
+def _check_kinds(run: RunRecord, named: Mapping[str, Kind], wanted: Mapping[str, TensorSpec], where: str) -> None:
+    """Raises DataError for tensors that the model of the task has not, or has with another dtype or shape."""
+    unknown = {name: kind for name, kind in named.items() if name not in wanted}
+    if unknown and run.training.adds is None:
+        raise DataError(f"{where} has a tensor {next(iter(unknown))!r} that the task's model has not", _OF_THE_RUN)
+    if unknown:
+        _check_added(unknown, wanted, where)
+    for name in named.keys() & wanted.keys():
         needed = (wanted[name].dtype, wanted[name].shape)
-        if found != needed:
+        if named[name] != needed:
             raise DataError(
-                f"the tensor {name!r} of {where} is {_shape(found)}, and the task's model has {_shape(needed)}",
+                f"the tensor {name!r} of {where} is {_shape(named[name])}, and the task's model has {_shape(needed)}",
                 _OF_THE_RUN,
             )
 
 
-def _shape(kind: tuple[str, tuple[int, ...]]) -> str:
+def _check_added(added: Mapping[str, Kind], wanted: Mapping[str, TensorSpec], where: str) -> None:
+    """Raises DataError for tensors that no training adds: which ones it adds is not known here, only how large."""
+    for name, (dtype, _) in added.items():
+        if dtype not in DTYPES:
+            raise DataError(f"the tensor {name!r} of {where} has the dtype {dtype}, which no model has", _OF_THE_RUN)
+    size, own = sum(map(nbytes, added.values())), sum(nbytes((spec.dtype, spec.shape)) for spec in wanted.values())
+    if size > MOST_ADDED + own:
+        raise DataError(
+            f"{where} has {size:,} bytes of tensors that the task's model has not, more than a training adds",
+            _OF_THE_RUN,
+        )
+
+
+def _shape(kind: Kind) -> str:
     return f"{kind[0]} {list(kind[1])}"
 
 

@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 
 from fedgsp.errors import ConfigError
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Constant, TensorSpec
 from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights
-from fedgsp_node.torch_weights import digest
+from fedgsp_node.torch_weights import digest, dtype_name
 from top_server import initial_file
 from top_server.choosing import choose
 from top_server.initial_file import Expected
@@ -30,6 +30,11 @@ def written(folder: Path, tensors: dict[str, Any]) -> Path:
     path = folder / "start.safetensors"
     safetensors.numpy.save_file(tensors, path)
     return path
+
+
+def told(name: str, tensor: torch.Tensor) -> Constant:
+    """A constant as a node tells it."""
+    return Constant(TensorSpec(name, dtype_name(tensor), tuple(tensor.shape)), digest(tensor))
 
 
 def refused(path: Path, expected: Expected) -> ConfigError:
@@ -81,8 +86,8 @@ def test_tensors_that_do_not_travel_may_be_there_with_the_values_of_the_nodes(
 ) -> None:
     constant = torch.ones(2, 2).to(dtype)
     path = written(tmp_path, {**MODEL, "mean": constant.numpy()})
-    initial_file.check_fits(path, Expected(SPECS, constants={"mean": digest(constant)}))
-    error = refused(path, Expected(SPECS, constants={"mean": digest(torch.zeros(2, 2).to(dtype))}))
+    initial_file.check_fits(path, Expected(SPECS, constants=(told("mean", constant),)))
+    error = refused(path, Expected(SPECS, constants=(told("mean", torch.zeros(2, 2).to(dtype)),)))
     assert "has other values for tensors that training does not change: mean" in error.what
 
 
@@ -101,7 +106,7 @@ def test_values_that_are_no_numbers_are_refused_before_the_run_begins(tmp_path: 
 def test_a_tensor_that_does_not_travel_may_be_infinite(tmp_path: Path) -> None:
     mask = torch.full((2,), -torch.inf)
     path = written(tmp_path, {**MODEL, "mask": mask.numpy()})
-    initial_file.check_fits(path, Expected(SPECS, constants={"mask": digest(mask)}))
+    initial_file.check_fits(path, Expected(SPECS, constants=(told("mask", mask),)))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a model", b"\xff" * 64, "fifo", "folder"])

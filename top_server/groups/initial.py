@@ -51,7 +51,7 @@ async def check(config: RunConfig, scheme: Scheme, membership: Membership) -> No
     added = membership.tensors[len(own) :]
     stays = {spec.name for spec in own if spec.head and scheme.without_head}
     needed = tuple(spec for spec in own if spec.name not in stays)
-    expected = initial_file.Expected(needed, without_state(added), stays, membership.constants or {})
+    expected = initial_file.Expected(needed, without_state(added), stays, membership.standard.constants)
     await asyncio.to_thread(initial_file.check_fits, config.initial_model, expected)  # it reads the whole file
 
 

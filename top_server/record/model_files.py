@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedgsp.errors import DataError, not_written
+from fedgsp.errors import DataError, not_written, reason_of
 from fedgsp.files import check_regular, sync
 from fedgsp.tensor_digests import check_digest, with_digest
 
@@ -63,8 +63,8 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}", "check the path") from None
+    except (OSError, MemoryError) as error:
+        raise DataError(f"{path} cannot be read: {reason_of(error)}", "check the path") from None
     except safetensors.SafetensorError as error:
         raise DataError(f"{path} is cut or not safetensors: {error}", "use another checkpoint") from None
     check_digest(path, tensors, metadata, "use another checkpoint")
