@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import ConfigError, DataError, valid
 from fedgsp.files import parse_json, read_file
 from fedgsp.scoring import COLUMNS
 from fedgsp.settings.checks import check_name
@@ -24,6 +24,7 @@ from fedgsp.visible import visible
 from fedgsp.words import counted
 from fedgsp_runs.values import directory_of
 from fedgsp_runs.words import in_python, reworded
+from top_server.record.damage import naming_damage
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -83,34 +84,38 @@ class Run:
         Nodes refuse metrics with names of other columns; a record that has some anyway has them as `metrics/NAME`.
         """
         rows = []
-        for row in self.rows:
-            metrics = row.pop("metrics", None) or {}
-            named = {f"metrics/{name}" if name in COLUMNS else name: value for name, value in metrics.items()}
-            rows.append({**row, **named})
-        return frame(rows).set_index("round") if rows else frame(rows)
+        with naming_damage(self.directory):
+            for row in self.rows:
+                metrics = row.pop("metrics", None) or {}
+                named = {f"metrics/{name}" if name in COLUMNS else name: value for name, value in metrics.items()}
+                rows.append({**row, **named})
+            return frame(rows).set_index("round") if rows else frame(rows)
 
     @property
     def summary(self) -> dict[str, Any]:
         """The figures of each client at the end (summary.json); empty if the run has none."""
         try:
             found = parse_json(read_file(self._files.summary))
+            valid(isinstance(found, dict), "it is no object")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise DataError(f"{self._files.summary} cannot be read: {error}", "restore the file") from None
-        return dict(found)
+        return found  # type: ignore[no-any-return]
 
     @property
     def score(self) -> float | None:
         """What rates the models, after the last evaluated round: the accuracy, or the score of the task."""
         from top_server.record.scores import score_of
 
-        return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
+        with naming_damage(self.directory):
+            return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
 
     @property
     def skipped(self) -> int:
         """How many trainings of clients were skipped; the events `client_skipped` have the reasons."""
-        return sum(int(row.get("clients_skipped") or 0) for row in self.rows)
+        with naming_damage(self.directory):
+            return sum(int(row.get("clients_skipped") or 0) for row in self.rows)
 
     @in_python()
     def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:

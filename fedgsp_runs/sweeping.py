@@ -12,6 +12,7 @@ from fedgsp.task import Task
 from fedgsp_runs.playing import play_again, run, scalar
 from fedgsp_runs.result import Run, frame
 from fedgsp_runs.values import shown
+from top_server.record.damage import naming_damage
 from top_server.record.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -33,13 +34,17 @@ class Sweep:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each run: variant, seed, score and loss after the last evaluation, seconds of all rounds."""
+        """One row for each run: variant, seed, score and loss after the last evaluation, seconds of all rounds.
+
+        Raises DataError if the record of a run is damaged.
+        """
         rows: list[dict[str, Any]] = []
         for name, by_seed in self.runs.items():
             for seed, one in by_seed.items():
                 told = one.rows
                 loss = next((row["loss"] for row in reversed(told) if row.get("loss") is not None), None)
-                seconds = sum(row.get("seconds") or 0 for row in told)
+                with naming_damage(one.directory):
+                    seconds = sum(row.get("seconds") or 0 for row in told)
                 rows.append({"variant": name, "seed": seed, "score": one.score, "loss": loss, "seconds": seconds})
         return frame(rows)
 

@@ -24,6 +24,7 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import UNTIL_FINISHED
 from fedgsp.trainings import TRAININGS
+from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory, check_free, claim, lock, usable
 from top_server.record.events.alone import GainsNotTold
 from top_server.record.history import lines_of
@@ -109,7 +110,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         if last["round"] != config.rounds:
             raise ValueError
         return {int(client): float(score) for client, score in last["per_client"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *MALFORMED):
         if _cut_off(directory):
             return None
         raise ConfigError(

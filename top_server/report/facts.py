@@ -20,13 +20,14 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
 from top_server.pictures.shown import Rows
+from top_server.record.damage import MALFORMED, damaged
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Line
 from top_server.record.scores import score_of, scored_by, scores_of
 from top_server.recorded import BEGINS
 from top_server.report.story import Story, Trainings
 from top_server.report.troubles import Trouble, is_trouble, troubles
-from top_server.view.lines import MALFORMED, describe, size
+from top_server.view.lines import describe, size
 
 _AGAIN = "top-server --resume"
 #: What is known of a top server that recorded no end.
@@ -112,13 +113,14 @@ def told(story: Story, lives: bool | None = None, count: bool = True) -> Facts:
 
 
 @contextmanager
-def restorable(story: Story) -> Iterator[None]:
-    """Turns what a damaged record raises into a DataError. The story is then read anew: its files may be restored."""
+def restorable(*stories: Story) -> Iterator[None]:
+    """Turns what damaged records raise into a DataError. They are then read anew: their files may be restored."""
     try:
         yield
     except MALFORMED as error:
-        story.forget()
-        raise DataError(f"the record in {story.directory.path} is damaged: {error!r}", "restore its files") from None
+        for story in stories:
+            story.forget()
+        raise damaged([story.directory.path for story in stories], error) from None
 
 
 def _facts(directory: RunDirectory, story: Story, lives: bool | None) -> Facts:

@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedgsp.errors import ConfigError, remedy_of
 from top_server.pictures.files import write_out
+from top_server.record.damage import naming_damage
 from top_server.report.charts import Chart, charts_of, comparing
 from top_server.report.comparison import rows_of, variants
 from top_server.report.facts import CLIENT_HEADS, LAST_TROUBLES, NODE_HEADS, facts
@@ -24,13 +25,15 @@ def write(run_dirs: Sequence[Path], out: Path, pictures: Path | None = None) -> 
     runs = [facts(run_dir) for run_dir in run_dirs]
     charts = [list(charts_of(run_dir, f"run-{number}")) for number, run_dir in enumerate(run_dirs, start=1)]
     found = variants(runs)
-    compared = list(comparing(found)) if len(runs) > 1 and any(run.rows for run in runs) else []
+    with naming_damage(*run_dirs):  # each run can be told, and several not together
+        compared = list(comparing(found)) if len(runs) > 1 and any(run.rows for run in runs) else []
+        rows = rows_of(found) if len(runs) > 1 else []
     environment = Environment(
         loader=PackageLoader("top_server.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     text = environment.get_template(_TEMPLATE).render(
         runs=[{"facts": run, "charts": own} for run, own in zip(runs, charts, strict=True)],
-        variants=rows_of(found) if len(runs) > 1 else [],
+        variants=rows,
         compared=compared,
         last_troubles=LAST_TROUBLES,
         client_heads=CLIENT_HEADS,

@@ -23,6 +23,7 @@ from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Moved, Trace
 from top_server.groups.watch import OFFENCES
 from top_server.placing import PLACES
+from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory, lock
 from top_server.record.events import read
 from top_server.record.events.base import Event
@@ -90,7 +91,7 @@ def find(directory: RunDirectory, extends: bool = False) -> Resumed:
         raise ConfigError(f"{asked} holds no run", "give the directory of a run (its --run-dir)")
     try:
         return _read(directory, asked, extends)
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+    except MALFORMED as error:
         raise DataError(
             f"{asked}: its record is damaged ({type(error).__name__}: {error})",
             "restore it, or start the run again",

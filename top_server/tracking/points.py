@@ -33,7 +33,7 @@ class Gathered:
     def note(self, event: Mapping[str, Any]) -> Points | Outcome | None:
         """Takes an event; returns the points of a round that is finished, or the end of the run.
 
-        Raises KeyError, TypeError or ValueError if a damaged event comes.
+        Raises one of `MALFORMED` if a damaged event comes.
         """
         kind = event["event"]
         if kind in ENDS:

@@ -18,6 +18,7 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import RECORD
 from fedgsp.settings.watching import WATCHING
+from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory
 from top_server.recorded import BEGINS
 from top_server.tracking.base import About, Outcome, Points
@@ -57,16 +58,22 @@ class Reader:
         #: Round -> where its event stands, up to there. A top server that begins plays all later rounds again.
         self._valid: dict[int, int] = {}
         for line in _lines(self._path, 0, (*BEGINS, ROUND)):
-            number = line.event.get("round", 0)
-            if line.event["event"] in BEGINS:
-                begun.append(line.event)
-                self._valid = {before: offset for before, offset in self._valid.items() if before <= number}
-            else:
-                self._valid[number] = line.offset
-            self._surveyed = line.end
+            try:
+                self._survey(line, begun)
+            except MALFORMED as error:
+                raise _damaged(self._path, error) from None
         if not begun:
             raise DataError(f"{directory.path} holds no run that has begun", "give the directory of a run")
         self.about = _about(directory, begun[0], begun[-1])
+
+    def _survey(self, line: _Line, begun: list[Mapping[str, Any]]) -> None:
+        number = line.event.get("round", 0)
+        if line.event["event"] in BEGINS:
+            begun.append(line.event)
+            self._valid = {before: offset for before, offset in self._valid.items() if before <= number}
+        else:
+            self._valid[number] = line.offset
+        self._surveyed = line.end
 
     def read(self) -> Iterator[Points]:
         """The rounds that are finished since the last call, whose caller took all; raises DataError."""
@@ -74,8 +81,8 @@ class Reader:
             self._next = line.end
             try:
                 found = self._gathered.note(line.event)
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{self._path} has a damaged event: {error!r}", "restore the file") from None
+            except MALFORMED as error:
+                raise _damaged(self._path, error) from None
             if line.event["event"] in BEGINS:
                 self.outcome = Outcome()
             elif isinstance(found, Outcome):
@@ -105,6 +112,10 @@ def _lines(path: Path, offset: int, kinds: Collection[str]) -> Iterator[_Line]:
         raise DataError(f"{path} cannot be read: {reason_of(error)}", "give the directory of a run") from None
     except ValueError as error:
         raise DataError(f"{path} has a line that is not JSON: {error}", "restore the file") from None
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} has a damaged event: {error!r}", "restore the file")
 
 
 def _about(directory: RunDirectory, first: Mapping[str, Any], last: Mapping[str, Any]) -> About:

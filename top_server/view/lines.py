@@ -13,8 +13,6 @@ from top_server.record.scores import score_of, scored_by
 LOCAL_RUN_LINES = 10
 #: Metrics of a task in a line, at most; the history has all.
 MOST_SHOWN = 5
-#: What `describe` and what reads a record raise for an event whose fields have other types than they should.
-MALFORMED = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 #: A start of fewer group managers takes about a second and gets no line.
 FEW_MANAGERS = 5
 

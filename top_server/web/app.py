@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 import fedgsp
 from fedgsp.errors import DataError, UserError
 from fedgsp.visible import visible
+from top_server.report.facts import restorable
 from top_server.web import pictures
 from top_server.web.compared import MOST_COMPARED, compared
 from top_server.web.following import Followed
@@ -126,7 +127,8 @@ class Pages:
         followed = await self._of(request)
         await followed.whole()
         draw = pictures.PICTURES.get(request.path_params["name"])
-        found = await asyncio.to_thread(draw, followed.story) if draw else None
+        with restorable(followed.story):
+            found = await asyncio.to_thread(draw, followed.story) if draw else None
         if found is None:
             return JSONResponse({"error": "the run has no such picture"}, HTTPStatus.NOT_FOUND)
         return Response(found, media_type="image/png")

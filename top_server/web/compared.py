@@ -7,7 +7,7 @@ from typing import Any
 
 from fedgsp.visible import visible
 from top_server.report.comparison import rows_of, variants
-from top_server.report.facts import told
+from top_server.report.facts import Facts, restorable, told
 from top_server.report.story import Story
 from top_server.web.overview import curves
 
@@ -17,8 +17,13 @@ HEADS = ("what differs", "seeds", "rounds", "score after the last evaluation", "
 
 
 def compared(runs: Sequence[tuple[str, Story]]) -> dict[str, Any]:
-    """The comparison of runs, by their names; raises UserError if one cannot be read."""
+    """The comparison of runs, by their names; raises UserError if one cannot be read, or is damaged."""
     facts = [told(story, count=False) for _, story in runs]
+    with restorable(*(story for _, story in runs)):
+        return _compared(runs, facts)
+
+
+def _compared(runs: Sequence[tuple[str, Story]], facts: Sequence[Facts]) -> dict[str, Any]:
     return {
         "heads": HEADS,
         "rows": rows_of(variants(facts)) if facts else [],

@@ -19,12 +19,13 @@ from fedgsp.errors import DataError, UserError
 from fedgsp.files import open_file
 from fedgsp.visible import visible
 from fedgsp.within import within
+from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory
 from top_server.report.facts import restorable, told
 from top_server.report.remedies import remedy_of
 from top_server.report.story import Story
 from top_server.report.troubles import is_trouble
-from top_server.view.lines import MALFORMED, describe
+from top_server.view.lines import describe
 from top_server.web.overview import overview
 from top_server.web.state import State, state_of
 

@@ -16,6 +16,7 @@ from fedgsp.files import MOST_OF_SETTINGS, open_file, parse_toml, read_text
 from fedgsp.scoring import metric_of, rated
 from fedgsp.times import stamp
 from fedgsp.visible import visible
+from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory
 from top_server.record.scores import score_of, scored_by
 from top_server.report.facts import ending, figure
@@ -105,7 +106,7 @@ def glance(name: str, directory: RunDirectory) -> Glance:
         settings = parse_toml(read_text(directory.config, MOST_OF_SETTINGS))
         events, rows = _last_lines(directory.events), _last_lines(directory.history)
         return _glance(name, directory, settings, events, rows)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, *MALFORMED) as error:
         title = visible(f"The record cannot be read: {error}")
         return Glance(visible(name), "failed", title, "", "", "", 0, 0, "", "")
 
