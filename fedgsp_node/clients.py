@@ -1,7 +1,6 @@
 """The clients that a node hosts: training, evaluation and histograms on their data."""
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgsp.errors import ConfigError, TaskError, UserError
+from fedgsp.errors import ConfigError, UserError
 from fedgsp.messages import (
     Additions,
     Constant,
@@ -18,7 +17,6 @@ from fedgsp.messages import (
     FailureCode,
     HostedClient,
     OptimizerSettings,
-    TensorSpec,
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
@@ -41,7 +39,7 @@ from fedgsp_node.model_check import check_model, check_values, values_anew
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, Arrays, PersonalState
-from fedgsp_node.rehearsal import features_of, rehearse, training_flop
+from fedgsp_node.rehearsal import known_features, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
@@ -51,8 +49,6 @@ from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.unsaved import Unsaved
 from fedgsp_node.users_code import NOT_OF_TASKS, T, guarded, histogram
-
-logger = logging.getLogger(__name__)
 
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
@@ -95,7 +91,7 @@ class Clients:
         some, _ = guarded(lambda: first.take(slice(0, 1)), "collate()")
         self.training_flop = guarded(lambda: training_flop(module, some), "model()")
         #: The output of the task's extractor; None if the task names no layer that returns features.
-        self.features = self._features(module, some)
+        self.features = known_features(module, task, some)
         self._place()
 
     def _place(self) -> None:
@@ -131,15 +127,6 @@ class Clients:
         self._place()
         if self.constants and self._seed is not None:
             self.make_constants(self._seed)
-
-    def _features(self, module: torch.nn.Module, x: Any) -> TensorSpec | None:
-        if not self.task.extractor:
-            return None
-        try:
-            return features_of(module, self.task.extractor, x)
-        except TaskError as error:  # only a training that needs the features ends by it
-            logger.info("%s; %s", error.what, error.remedy)
-            return None
 
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
         self._module, self._extension = module, extension

@@ -33,7 +33,8 @@ class HostedData:
 
     def __init__(self, task: Task, clients: Iterable[int]) -> None:
         self._task = task
-        self._limit = KEPT_BYTES if task.data_is_repeatable else math.inf
+        repeatable = guarded(lambda: bool(task.data_is_repeatable), "data_is_repeatable")
+        self._limit = KEPT_BYTES if repeatable else math.inf
         self._kept: dict[int, ClientData] = {}  # ordered by last use
         self._size = 0
         #: Numbers of training, test and validation samples by client.

@@ -92,6 +92,18 @@ def features_of(module: nn.Module, layer: str, x: Any) -> TensorSpec:
     return TensorSpec(layer, str(output.dtype).removeprefix("torch."), (output.shape[1],))
 
 
+def known_features(module: nn.Module, task: Task, x: Any) -> TensorSpec | None:
+    """The features of the task's extractor, as `features_of`; None if it names no layer that returns features."""
+    layer = guarded(lambda: str(task.extractor or ""), "extractor")
+    if not layer:
+        return None
+    try:
+        return features_of(module, layer, x)
+    except TaskError as error:  # only a training that needs the features ends by it
+        logger.info("%s; %s", error.what, error.remedy)
+        return None
+
+
 def _shown(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 

@@ -2,7 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from fedgsp.errors import TaskError
 from fedgsp.names import CLIENT_NAME_RULE, TEXT_RULE, is_client_name, is_text
@@ -11,6 +14,26 @@ from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, WAYS, metric_of, taken_
 from fedgsp.task import Task, overrides
 
 _NONE = object()
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and -(1 << 63) <= int(value) < 1 << 63
+
+
+#: Attribute that is a single value -> whether a value is right, and what to do about another one.
+_SINGLE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "extractor": (
+        lambda value: isinstance(value, str),
+        "name a layer of the model, such as extractor = 'conv2', or '' for none",
+    ),
+    "data_is_repeatable": (_is_flag, "write data_is_repeatable = True, or False"),
+    "drop_last": (_is_flag, "write drop_last = True, or False"),
+    "ignore_index": (_is_label, "write a whole number, such as ignore_index = -100"),
+}
 #: Reads an attribute: its name, and what the task is called in errors.
 Read = Callable[[str, Any], Any]
 
@@ -37,7 +60,10 @@ def check_attributes(what: str, task: Task, read: Read) -> None:
         found = read(attribute, ())
         if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
             remedy = f"write {attribute} = ({found!r},)" if isinstance(found, str) else f"write {attribute} = ('...',)"
-            raise TaskError(f"{what}: {attribute} is {found!r}, not a tuple of strings", remedy)
+            raise TaskError(f"{what}: {attribute} is {described(found)}, not a tuple of strings", remedy)
+    for attribute, (is_right, remedy) in _SINGLE.items():
+        found = read(attribute, getattr(Task, attribute))
+        require(is_right(found), f"{what}: {attribute} is {described(found)}", remedy)
     _check_score(what, read("score", ""))
     _check_combine(what, read("combine", {}))
     _check_names(what, read("client_names", ()), clients)
@@ -118,5 +144,11 @@ def names_in(names: Any) -> dict[Any, Any] | None:
 
 def described(value: object) -> str:
     """A value as an error shows it, with its type."""
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}" if value is not None else "None"
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"{kind}, whose repr() raises {type(error).__name__}"
+    return f"{kind} {text if len(text) <= 60 else text[:57] + '...'}"

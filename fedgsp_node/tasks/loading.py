@@ -25,6 +25,7 @@ from fedgsp.options import shortened, suggestion, truth
 from fedgsp.require import require
 from fedgsp.task import Task
 from fedgsp.tasks import FOLDER_VARIABLE, TASKS
+from fedgsp_node.remedies import text_of
 from fedgsp_node.seeding import seeded_for_task
 from fedgsp_node.tasks.attributes import check_attributes, described
 
@@ -37,6 +38,7 @@ _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     Path: (lambda text: Path(text).expanduser(), "a path"),
     typing.Any: (str, "text"),
 }
+_ABSENT = object()
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -81,9 +83,19 @@ def check_task(what: str, task: Task, module: ModuleType) -> None:
     """
 
     def read(attribute: str, otherwise: Any) -> Any:
-        return _guarded(f"{what}: {attribute} cannot be read", module, lambda: getattr(task, attribute, otherwise))
+        return _guarded(f"{what}: {attribute} cannot be read", module, lambda: _value_of(task, attribute, otherwise))
 
     check_attributes(what, task, read)
+
+
+def _value_of(task: Task, attribute: str, otherwise: Any) -> Any:
+    """The value of an attribute; `otherwise` if the task has none. It has one that raises AttributeError itself."""
+    try:
+        return getattr(task, attribute)
+    except AttributeError:
+        if inspect.getattr_static(task, attribute, _ABSENT) is not _ABSENT:
+            raise
+        return otherwise
 
 
 def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[str, str]:
@@ -227,7 +239,7 @@ def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
 
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
     return TaskError(
-        f"{what}: {type(error).__name__}: {error} ({_location(error, module)})",
+        f"{what}: {type(error).__name__}: {text_of(error)} ({_location(error, module)})",
         remedy_for(error, "fix that line, or change the task options"),
     )
 
