@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+#: The most clients whose distances are drawn, and the most bytes of their file, which has errors beside distances:
+#: a picture has no room for more, and reading takes several times the memory of the file.
+MOST_CLIENTS, MOST_BYTES = 1_500, 1 << 27
+#: Letters of a text in a picture: long ones take megabytes to draw.
+_MOST_TEXT = 200
 #: Names of clients that are readable along one side of a picture.
 _MOST_NAMES = 30
 _FEW_NAMES = 12
@@ -28,22 +34,38 @@ _MOST_LETTERS = 45
 _FEW_CLIENTS = 60
 
 
+class UndrawnError(DataError):
+    """The distances are too many to be drawn."""
+
+    def __init__(self, path: Path) -> None:
+        limits = f"more than {MOST_CLIENTS:,} clients or {MOST_BYTES:,} bytes"
+        super().__init__(f"the distances in {path} are not drawn: it has {limits}", "read it with your own program")
+
+
 def literal(text: str) -> str:
-    """A text of others as matplotlib draws it letter by letter: a dollar sign would begin a formula."""
-    return visible(text).replace("$", r"\$")
+    """The begin of a text of others as matplotlib draws it letter by letter: a dollar sign would begin a formula."""
+    short = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+    return visible(short).replace("$", r"\$")
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
-    """The clients and their distances (N, N) from the record of a run; None without such a file. Raises DataError."""
+    """The clients and their distances (N, N) from the record of a run; None without such a file.
+
+    Raises DataError if the file is damaged, and UndrawnError if it is too large.
+    """
     try:
-        document = parse_json(read_file(path))
+        document = parse_json(read_file(path, MOST_BYTES))
         clients = [int(client) for client in document["clients"]]
+        if len(clients) > MOST_CLIENTS:
+            raise UndrawnError(path)
         matrix = np.array(document["distances"], np.float64)
         if matrix.shape != (len(clients), len(clients)):
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise UndrawnError(path) from None
         raise DataError(f"{path} holds no distances ({error})", "restore the file, or remove it") from None
     return clients, matrix
 

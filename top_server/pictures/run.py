@@ -14,10 +14,11 @@ import numpy as np
 
 from fedgsp.errors import ConfigError, remedy_of
 from fedgsp.scoring import ACCURACY, larger_is_better, metric_of
-from fedgsp.words import with_name
+from fedgsp.words import share, with_name
 from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients
 from top_server.pictures.files import write_out
-from top_server.pictures.shown import Groups, Rows, Shown, shown
+from top_server.pictures.groups import Groups, some
+from top_server.pictures.shown import Rows, Shown, shown
 from top_server.record.scores import score_of, scored_by, scores_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 #: Palettes of 20 colours each; further groups use the same colours again.
 _PALETTES = ("tab20", "tab20b", "tab20c")
 _COLOURS = 20 * len(_PALETTES)
+#: Curves of single clients, and bars of gains. Each takes 10 kB; more gains are an area, and of more clients some have
+#: a curve.
+_MOST_CURVES, _MOST_BARS = 1_000, 1_000
 #: The bars of gains have lines between groups, if there are no more groups than this.
 _MOST_LINES = 20
 #: A wide matrix gets a row of the picture for itself; its height grows with its clients.
@@ -96,9 +100,12 @@ def draw_score(axes: Axes, rows: Rows) -> None:
     score = next((scored_by(row) for row in reversed(rows) if score_of(row) is not None), scored_by(rows[-1]))
     factor = (100 if score == ACCURACY else 1) * (1 if larger_is_better(score) else -1)
     by_round = {row["round"]: scores_of(row) for row in rows if scored_by(row) == score}
-    for number, client in enumerate(dict.fromkeys(client for found in by_round.values() for client in found)):
+    clients = list(dict.fromkeys(client for found in by_round.values() for client in found))
+    drawn = some(clients, _MOST_CURVES)
+    each = "each client" if len(drawn) == len(clients) else share(len(drawn), len(clients), "client")
+    for number, client in enumerate(drawn):
         curve = {played: factor * found[client] for played, found in by_round.items() if client in found}
-        label = "_" if number else "each client"
+        label = "_" if number else each
         axes.plot(list(curve), list(curve.values()), color="0.8", linewidth=0.8, zorder=1, label=label)
     told = {row["round"]: factor * value for row in rows if (value := score_of(row)) is not None}
     axes.plot(list(told), list(told.values()), marker=".", label="over all clients")
@@ -131,7 +138,7 @@ def _paint_groups(axes: Axes, groups: Groups, called: Mapping[int, str]) -> None
             [mpl.colormaps[name](i) for name in _PALETTES for i in (*range(0, 20, 2), *range(1, 20, 2))]
         ),
         aspect="auto",
-        extent=(groups.rounds[0] - 0.5, groups.rounds[-1] + 0.5, groups.image.shape[0] - 0.5, -0.5),
+        extent=(groups.rounds[0] - 0.5, groups.rounds[-1] + 0.5, len(groups.clients) - 0.5, -0.5),
         interpolation="nearest",
         vmin=0,
         vmax=_COLOURS - 1,
@@ -154,7 +161,11 @@ def _draw_gains(
 ) -> None:
     ordered, sizes = by_coalition(list(gains), partition)
     heights = [(100 if score == ACCURACY else 1) * gains[client] for client in ordered]
-    axes.bar(range(len(ordered)), heights, color=[_BETTER if height > 0 else _NOT_BETTER for height in heights])
+    if len(heights) <= _MOST_BARS:
+        axes.bar(range(len(ordered)), heights, color=[_BETTER if height > 0 else _NOT_BETTER for height in heights])
+    else:
+        for colour, areas in ((_BETTER, np.maximum(heights, 0)), (_NOT_BETTER, np.minimum(heights, 0))):
+            axes.fill_between(range(len(ordered)), areas, step="mid", color=colour, linewidth=0)
     axes.axhline(0, color="black", linewidth=0.8)
     for end in np.cumsum(sizes).tolist() if len(sizes) <= _MOST_LINES else ():
         axes.axvline(end - 0.5, color="0.7", linewidth=0.8, zorder=0)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgsp.errors import DataError
 from fedgsp.files import MOST_LINE, open_file, parse_json
+from top_server.record.columns import Columns, wrong_in
 
 
 def plain(value: Any) -> Any:
@@ -69,13 +70,10 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return found
 
 
-def read_columns(path: Path, columns: Mapping[str, Callable[[Any], bool]]) -> list[dict[str, Any]]:
+def read_columns(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """As `read_lines`; raises DataError, with the line, also where a line has a value that is wrong for its column."""
     rows = read_lines(path)
     for number, row in enumerate(rows, start=1):
-        for column, is_right in columns.items():
-            if not is_right(row.get(column)):
-                raise DataError(
-                    f"{path}, line {number}: {column} is {str(row.get(column))[:60]!r}", "restore the file"
-                )
+        if wrong := wrong_in(row, columns):
+            raise DataError(f"{path}, line {number}: {wrong}", "restore the file")
     return rows

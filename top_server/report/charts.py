@@ -31,7 +31,7 @@ _WIDE, _NARROW = (10.0, 4.2), (5.6, 3.8)
 #: Letters of the name of a variant in one line.
 _LINE = 45
 #: Clients along a side of the matrix of who trained with whom, at most.
-_MOST_CLIENTS = 150
+MOST_PAIRED = 150
 _TITLES = {
     "score": "Score by round",
     "loss": "Loss by round",
@@ -99,19 +99,24 @@ def comparing(found: Sequence[Variant]) -> Iterator[Chart]:
 def together(teams: Mapping[int, list[list[int]]]) -> tuple[list[int], NDArray[np.int64]] | None:
     """Clients, ascending, and in how many rounds each two of them trained in one group; None if nobody knows.
 
-    `teams` has the groups of each round. Of more than `_MOST_CLIENTS` clients the first ones are taken.
+    `teams` has the groups of each round. Of more than `MOST_PAIRED` clients the first ones are taken.
     """
-    clients = sorted({client for groups in teams.values() for group in groups for client in group})[:_MOST_CLIENTS]
+    clients = clients_of(teams)[:MOST_PAIRED]
     if len(clients) < 2:
         return None
     place = {client: number for number, client in enumerate(clients)}
     pairs = np.zeros((len(clients), len(clients)), np.int64)
     for groups in teams.values():
         for group in groups:
-            members = [place[client] for client in group if client in place]
+            members = sorted({place[client] for client in group if client in place})
             pairs[np.ix_(members, members)] += 1
     np.fill_diagonal(pairs, 0)
     return clients, pairs
+
+
+def clients_of(teams: Mapping[int, list[list[int]]]) -> list[int]:
+    """The clients that trained in some round, ascending."""
+    return sorted({client for groups in teams.values() for group in groups for client in group})
 
 
 def _draw_panel(axes: Axes, name: str, run: Shown) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from fedgsp.errors import DataError
 from fedgsp.files import LONG_LINE, MOST_LINE, open_file, parse_json
 from top_server.pictures.shown import Rows
+from top_server.record.columns import EVENTS, HISTORY, Columns, is_client, wrong_in
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Line
 
@@ -176,7 +177,8 @@ class Story:
         if self._of_history.was_cut():
             self._forget_history()
         if self.directory.history.exists():
-            self.rows += [row for _, row in self._of_history.new()]
+            new = self._of_history.new()
+            self.rows += [_checked(row, HISTORY, self.directory.history, begins) for begins, row in new]
         return before != (self.offset, len(self.rows))
 
     def count(self) -> tuple[int, Trainings]:
@@ -200,9 +202,11 @@ class Story:
         if kind == "hop_finished":
             self.trainings.add(event)
             return
+        if kind == "round_started":  # pictures are drawn of it; whoever reads other events bears what is odd in them
+            _checked(event, EVENTS, self.directory.events, begins)
         self.events.append(event)
         if isinstance(named := event.get("names"), dict):
-            self.names |= {int(one): name for one, name in named.items() if one.isdecimal() and isinstance(name, str)}
+            self.names |= {int(one): name for one, name in named.items() if is_client(one) and isinstance(name, str)}
         if kind == "round_started" and type(event.get("round")) is int:
             self.begins[event["round"]] = begins
         elif kind == "run_resumed":
@@ -211,6 +215,13 @@ class Story:
     def _forget_history(self) -> None:
         self._of_history = Grown(self.directory.history, self._parse)
         self.rows = []
+
+
+def _checked(line: Line, columns: Columns, path: Path, begins: int) -> Line:
+    """The line, which begins at this byte; raises DataError if a value is wrong for its column."""
+    if wrong := wrong_in(line, columns):
+        raise DataError(f"{path}, byte {begins}: {wrong}", "restore the file")
+    return line
 
 
 def _of_kind(lines: Sequence[bytes], trainings: bool | None) -> list[tuple[int, bytes]]:

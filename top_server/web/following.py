@@ -19,6 +19,7 @@ from fedgsp.errors import DataError, UserError
 from fedgsp.files import open_file
 from fedgsp.visible import visible
 from fedgsp.within import within
+from top_server.record.columns import is_client
 from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory
 from top_server.report.facts import restorable, told
@@ -138,7 +139,7 @@ class Followed:
         found = {"time": visible(str(event.get("time", "")))[11:19]}
         try:
             if isinstance(names := event.get("names"), dict):
-                self.story.names |= {int(one): str(name) for one, name in names.items() if one.isdecimal()}
+                self.story.names |= {int(one): str(name) for one, name in names.items() if is_client(one)}
             text = describe(event, self.story.names)
             remedy = {"remedy": remedy_of(event)} if is_trouble(event) else {}
         except MALFORMED:

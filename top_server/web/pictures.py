@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from top_server.pictures.distances import by_coalition, read_distances
-from top_server.pictures.shown import group_image, last_partition, started_teams, teams_by_round
-from top_server.report.charts import together
+from fedgsp.files import file_version
+from fedgsp.visible import visible
+from top_server.pictures.distances import UndrawnError, by_coalition, read_distances
+from top_server.pictures.groups import MANY, Groups, fitting
+from top_server.pictures.shown import last_partition, started_teams, teams_by_round
+from top_server.report.charts import MOST_PAIRED, clients_of, together
 from top_server.report.story import Story
 
 Points = NDArray[np.uint8]
@@ -25,8 +31,11 @@ _GROUPS = (
 _FROM, _TO = (222, 235, 247), (8, 48, 107)
 _STEPS = 200
 _BORDER = (232, 89, 12)
-#: Points along one side of a distance, so that there is room for the border of a coalition.
-_CELL = 8
+#: Points along one side of a distance, so that there is room for the border of a coalition. Of many clients each has
+#: fewer, so that a picture has about `_SIDE` points along one side.
+_CELL, _LEAST_CELL, _SIDE = 8, 2, 2_400
+#: Reading and drawing distances takes some hundred megabytes, and several browsers may ask at once.
+_one_at_a_time = threading.Lock()
 
 
 def groups(story: Story) -> bytes | None:
@@ -34,11 +43,9 @@ def groups(story: Story) -> bytes | None:
 
     A group that lasts keeps the colour of its first member.
     """
-    teams = _teams(story)
-    if not teams:
+    if (found := _groups(story)) is None:
         return None
-    rounds = [teams.get(number) for number in range(min(teams), max(teams) + 1)]
-    _, image = group_image(rounds, by_member=bool(teams_by_round(story.rows)))
+    image = found.image
     points = np.where(np.isnan(image), 0, np.nan_to_num(image) % len(_GROUPS) + 1).astype(np.uint8)
     return png(points, [(0, 0, 0), *_GROUPS])
 
@@ -55,22 +62,26 @@ def pairs(story: Story) -> bytes | None:
 
 def distances(story: Story) -> bytes | None:
     """Clients by clients, coalition by coalition, each with a border: how far apart their data are."""
-    read = read_distances(story.directory.distances)
+    try:
+        read = _measured(story)
+    except UndrawnError:
+        return None
     if read is None:
         return None
     clients, matrix = read
     ordered, sizes = by_coalition(clients, last_partition(story.rows))
     place = {client: index for index, client in enumerate(clients)}
     rows = [place[client] for client in ordered]
-    known = np.clip(np.nan_to_num(matrix[np.ix_(rows, rows)], nan=1.0), 0, 1)
-    points = np.kron(1 + np.rint(known * (_STEPS - 1)), np.ones((_CELL, _CELL))).astype(np.uint8)
-    begin = 0
-    for size in sizes:
-        end = begin + size * _CELL
-        for line in (begin, end - 1):
-            points[line, begin:end] = points[begin:end, line] = _STEPS + 1
-        begin = end
-    return png(points, [(0, 0, 0), *_ramp(), _BORDER])
+    cell = max(_LEAST_CELL, min(_CELL, _SIDE // max(1, len(rows))))
+    with _one_at_a_time:
+        points = matrix[np.ix_(rows, rows)].repeat(cell, axis=0).repeat(cell, axis=1)
+        begin = 0
+        for size in sizes:
+            end = begin + size * cell
+            for line in (begin, end - 1):
+                points[line, begin:end] = points[begin:end, line] = _STEPS + 1
+            begin = end
+        return png(points, [(0, 0, 0), *_ramp(), _BORDER])
 
 
 #: Name of a picture -> what draws it; None if the run has nothing to draw.
@@ -79,23 +90,53 @@ PICTURES: Mapping[str, Callable[[Story], bytes | None]] = {"groups": groups, "pa
 
 def described(story: Story) -> dict[str, Any]:
     """What the pictures show, for their captions, and for those who cannot see them."""
-    teams = _teams(story)
-    clients = sorted({client for found in teams.values() for group in found for client in group})
-    read = read_distances(story.directory.distances)
-    coalitions = [sorted(group) for group in last_partition(story.rows)]
+    teams, found = _teams(story), _groups(story)
+    partition = last_partition(story.rows)
+    undrawn, measured = "", None
+    try:
+        measured = _measured(story)
+    except UndrawnError as error:
+        undrawn = visible(error.what)
     return {
-        "first": min(teams, default=0),
-        "last": max(teams, default=0),
-        "clients": clients,
-        "paired": any(len(group) > 1 for found in teams.values() for group in found),
+        "first": found.rounds[0] if found else 0,
+        "last": found.rounds[-1] if found else 0,
+        "all_rounds": found.all_rounds if found else 0,
+        "clients": found.clients if found else [],
+        "all_clients": found.all_clients if found else 0,
+        "pairs": clients_of(teams)[:MOST_PAIRED],
+        "paired": any(len(group) > 1 for groups in teams.values() for group in groups),
         "lasting": bool(teams_by_round(story.rows)),
-        "distances": by_coalition(read[0], last_partition(story.rows))[0] if read else [],
-        "coalitions": coalitions if read else [],
+        "distances": by_coalition(measured[0], partition)[0] if measured else [],
+        "undrawn": undrawn,
+        "coalitions": [sorted(group) for group in partition] if measured else [],
     }
 
 
 def _teams(story: Story) -> dict[int, list[list[int]]]:
     return teams_by_round(story.rows) or started_teams(story.events)
+
+
+def _groups(story: Story) -> Groups | None:
+    teams = _teams(story)
+    rounds = range(min(teams, default=0), max(teams, default=0) + 1)
+    return fitting(teams, rounds, lasting=bool(teams_by_round(story.rows)), room=MANY)
+
+
+def _measured(story: Story) -> tuple[list[int], Points] | None:
+    """The clients and the colours of their distances, shape (N, N); None without distances. Raises DataError."""
+    path = story.directory.distances
+    with _one_at_a_time:
+        return _colours(path, file_version(path))
+
+
+@lru_cache(maxsize=4)
+def _colours(path: Path, version: tuple[int, ...]) -> tuple[list[int], Points] | None:
+    """As `_measured`, of a version of the file: each takes seconds to read, and is asked for again and again."""
+    if (read := read_distances(path)) is None:
+        return None
+    clients, matrix = read
+    known = np.clip(np.nan_to_num(matrix, nan=1.0), 0, 1)
+    return clients, (1 + np.rint(known * (_STEPS - 1))).astype(np.uint8)
 
 
 def _ramp() -> list[tuple[int, int, int]]:

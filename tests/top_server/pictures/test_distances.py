@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedgsp.errors import DataError
-from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
+from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients, read_distances
 
 
 @pytest.fixture
@@ -68,3 +68,7 @@ def test_a_file_without_distances_is_named(tmp_path: Path, document: object) -> 
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     with pytest.raises(DataError, match=r"distances\.json holds no distances"):
         read_distances(path)
+
+
+def test_of_a_long_text_the_begin_is_drawn() -> None:
+    assert literal("m$" * 50_000) == r"m\$" * 100 + "..."

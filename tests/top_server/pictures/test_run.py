@@ -17,8 +17,9 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
+from top_server.pictures.groups import MANY, fitting
 from top_server.pictures.run import draw, panels
-from top_server.pictures.shown import gains_over, group_image, groups_by_round, last_partition, names_of, teams_of
+from top_server.pictures.shown import gains_over, groups_by_round, last_partition, names_of, teams_of
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -52,9 +53,10 @@ def compared(path: Path, alone: dict[str, float] | None, **changes: Any) -> Path
 
 
 def test_a_group_has_the_number_of_its_smallest_member() -> None:
-    clients, image = group_image([[[0], [1, 7]], None, [[7, 0]]], by_member=True)
-    assert clients == [0, 1, 7]
-    np.testing.assert_array_equal(image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
+    found = fitting({1: [[0], [1, 7]], 3: [[7, 0]]}, range(1, 4), lasting=True, room=MANY)
+    assert found is not None
+    assert found.clients == [0, 1, 7]
+    np.testing.assert_array_equal(found.image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
 
 
 @pytest.mark.parametrize("rows", [ROWS, [{"round": 1, "accuracy": 0.1, "loss": 2.0}]], ids=["groups", "one model"])
@@ -71,9 +73,10 @@ def test_a_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
 #: Column -> values that it cannot have.
 WRONG: dict[str, list[Any]] = {
     **{key: [[1], {"a": 1}, "0.5", True] for key in ("accuracy", "loss", "ipr")},
+    "score_per_client": [{"9" * 5000: 0.5}],
     "round": [None, [1], "1", -1, 1 << 40],
     "accuracy_per_client": [[0.5], 0.5, {"0": [1]}, {"a": 0.5}],
-    "partition": [1, [1], [[]], [["a"]], {"0": [1]}],
+    "partition": [1, [1], [[]], [["a"]], {"0": [1]}, [[-1]], [[1 << 63]]],
 }
 
 
@@ -135,6 +138,43 @@ def test_of_many_rounds_and_clients_the_last_rounds_and_some_clients_are_drawn(t
     assert found.image.shape == (150, 100)
     assert found.title.startswith("150 of 451 clients, 100 of 200 rounds: ")
     draw(tmp_path, tmp_path / "run.png")
+
+
+def test_of_many_rounds_and_clients_that_last_no_more_are_drawn_than_a_picture_has_points(tmp_path: Path) -> None:
+    rows = [{"round": number, "accuracy": None, "loss": 1.0, "partition": [[0], [1]]} for number in range(1, 1201)]
+    rows[-1]["partition"] = [list(range(700)), list(range(700, 1301))]
+    found = groups_of(run_directory(tmp_path, rows))
+    assert found.rounds == range(201, 1201)
+    assert (len(found.clients), found.clients[0], found.clients[-1]) == (1000, 0, 1300)
+    assert found.image.shape == (1000, 1000)
+    draw(tmp_path, tmp_path / "run.svg")
+    told = "1,000 of 1,301 clients, 1,000 of 1,200 rounds: a group has the colour of its first member"
+    assert told in told_by(tmp_path / "run.svg")
+
+
+def test_of_more_clients_than_a_picture_has_points_some_have_a_curve_and_gains_are_an_area(tmp_path: Path) -> None:
+    scores = {str(client): 0.001 + client / 1300 for client in range(1301)}
+    compared(tmp_path, dict.fromkeys(scores, 0.5))
+    run_directory(tmp_path, [{"round": 1, "accuracy": 0.5, "loss": 1.0, "accuracy_per_client": scores}])
+    draw(tmp_path, tmp_path / "run.svg")
+    told = told_by(tmp_path / "run.svg")
+    assert "1,000 of 1,301 clients" in told
+    assert "652 of 1301 clients are better off than alone" in told
+    assert (tmp_path / "run.svg").stat().st_size < 1 << 20
+
+
+def test_too_many_distances_are_left_out_of_the_picture_and_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "distances.json").write_text(json.dumps({"clients": [0, 1, 2], "distances": np.eye(3).tolist()}))
+    run_directory(tmp_path, ROWS)
+    for limit, least in (("MOST_CLIENTS", 2), ("MOST_BYTES", 60)):
+        caplog.clear()
+        with monkeypatch.context() as change:
+            change.setattr(f"top_server.pictures.distances.{limit}", least)
+            draw(tmp_path, tmp_path / "run.svg")
+        assert "distances, and coalitions outlined" not in told_by(tmp_path / "run.svg")
+        assert "distances.json are not drawn: it has more than" in caplog.text
 
 
 def test_partitions_of_the_history_come_before_the_groups_of_the_events(tmp_path: Path) -> None:
@@ -258,7 +298,7 @@ def test_a_run_rated_by_its_loss_has_one_panel_of_it(tmp_path: Path) -> None:
     assert "loss on the clients' test parts" in words
 
 
-@pytest.mark.parametrize("names", ["Ghent", {"x": "Ghent"}, {"1": 3}, [1], None])
+@pytest.mark.parametrize("names", ["Ghent", {"x": "Ghent"}, {"1": 3}, {"9" * 5000: "Ghent"}, [1], None])
 def test_names_that_are_damaged_are_not_drawn(tmp_path: Path, names: Any) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"event": "node_joined", "names": names}) + "\n")
     assert names_of(RunDirectory(tmp_path)) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import struct
 import threading
@@ -20,6 +21,7 @@ from fedgsp.settings.run import RunConfig
 from tests.support.finished_runs import finished, history, row
 from tests.support.recordings import long_run
 from tests.support.web import client
+from top_server.pictures.distances import read_distances
 from top_server.record.directory import RunDirectory
 from top_server.report.story import Story
 from top_server.web.pictures import pairs, png
@@ -272,6 +274,74 @@ async def test_who_trained_with_whom_is_a_picture(tmp_path: Path) -> None:
     for name, size in (("groups", (3, 20)), ("pairs", (20, 20))):
         image = (await got(tmp_path, f"pictures/{name}.png?run=a")).content
         assert struct.unpack(">II", image[16:24]) == size
+
+
+async def test_a_picture_shows_the_last_rounds_and_some_clients_and_the_page_says_of_how_many(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", {"rounds": 1200})
+    rows = [{"round": number, "accuracy": None, "loss": 1.0, "partition": [[0], [1]]} for number in range(1, 1201)]
+    rows[-1]["partition"] = [list(range(700)), list(range(700, 1301))]
+    history(run, rows)
+    image = (await got(tmp_path, "pictures/groups.png?run=a")).content
+    assert struct.unpack(">II", image[16:24]) == (1000, 1000)
+    told = (await got(tmp_path, "run.json?run=a")).json()["pictures"]
+    assert (told["first"], told["last"], told["all_rounds"]) == (201, 1200, 1200)
+    assert (len(told["clients"]), told["clients"][-1], told["all_clients"]) == (1000, 1300, 1301)
+    assert told["pairs"] == [*range(150)]
+
+
+def with_distances(directory: Path, clients: int) -> Path:
+    run = finished(directory, {"rounds": 1})
+    measured = {"clients": [*range(clients)], "distances": np.eye(clients).tolist()}
+    (run / "distances.json").write_text(json.dumps(measured))
+    return run
+
+
+async def test_a_picture_of_many_distances_has_fewer_points_for_each_client(tmp_path: Path) -> None:
+    with_distances(tmp_path / "few", 300)
+    with_distances(tmp_path / "many", 480)
+    for name, side in (("few", 8 * 300), ("many", 5 * 480)):
+        image = (await got(tmp_path, f"pictures/distances.png?run={name}")).content
+        assert struct.unpack(">II", image[16:24]) == (side, side)
+
+
+async def test_distances_are_read_once_for_all_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[Path] = []
+
+    def counted(path: Path) -> Any:
+        times.append(path)
+        return read_distances(path)
+
+    monkeypatch.setattr("top_server.web.pictures.read_distances", counted)
+    run = with_distances(tmp_path / "a", 3)
+    for _ in range(2):
+        await got(tmp_path, "pictures/distances.png?run=a")
+        assert (await got(tmp_path, "run.json?run=a")).json()["pictures"]["distances"] == [0, 1, 2]
+    assert len(times) == 1
+    (run / "distances.json").write_text(json.dumps({"clients": [0, 1], "distances": [[0, 1], [1, 0]]}))
+    assert (await got(tmp_path, "run.json?run=a")).json()["pictures"]["distances"] == [0, 1]
+
+
+async def test_the_page_says_that_distances_are_too_many_to_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("top_server.pictures.distances.MOST_CLIENTS", 2)
+    with_distances(tmp_path / "a", 3)
+    told = (await got(tmp_path, "run.json?run=a")).json()["pictures"]
+    assert told["distances"] == told["coalitions"] == []
+    assert "distances.json are not drawn: it has more than" in told["undrawn"]
+    async with client(tmp_path) as browser:
+        assert (await browser.get("pictures/distances.png?run=a")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["run.json", "pictures/groups.png", "pictures/pairs.png", "compare.json"])
+async def test_wrong_types_in_a_row_are_a_fault_of_the_record(tmp_path: Path, path: str) -> None:
+    run = finished(tmp_path / "a", {"rounds": 1})
+    history(run, [row(1, {0: 0.5}), row(2, {0: 0.5}, partition=[["a"]])])
+    async with client(tmp_path) as browser:
+        answer = await browser.get(f"{path}?run=a")
+    assert answer.status_code == 409
+    assert "history.jsonl, byte" in answer.json()["error"]
+    assert "partition is [['a']]" in answer.json()["error"]
 
 
 def test_a_run_without_a_round_has_no_pictures(tmp_path: Path) -> None:

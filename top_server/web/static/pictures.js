@@ -6,16 +6,17 @@ const MOST_NAMED = 40, LINE = 18, MOST_HIGH = 480;
 
 const named = (whole, client) => whole.names[client] ? `${client} (${whole.names[client]})` : `${client}`;
 
-let shown = "";
+/** What is shown, and the pictures of the record as it is now. */
+let shown = "", now = null;
 
 /** Shows the pictures of a run as its record is now; keeps what a person has chosen in them. */
 export function picture(place, run, whole) {
-  const found = whole.pictures;
+  const found = now = whole.pictures;
   if (!found.clients.length) {
     place.replaceChildren(el("p", { class: "quiet" }, "No round has begun."));
     return;
   }
-  const state = `${found.first} ${found.clients.length} ${found.distances.length} ${found.paired}`;
+  const state = [found.clients, found.distances.length, found.undrawn, found.paired].join(" ");
   const source = (name) => `pictures/${name}.png?${new URLSearchParams({ run, end: whole.end })}`;
   if (shown === state) {
     for (const image of place.querySelectorAll("img")) image.src = source(image.dataset.name);
@@ -23,7 +24,7 @@ export function picture(place, run, whole) {
       const said = place.querySelector(`[data-says="${name}"]`);
       if (said) said.textContent = text;
     }
-    place.querySelector("[data-last]")?.replaceChildren(`round ${found.last}`);
+    for (const name of ["first", "last"]) place.querySelector(`[data-${name}]`)?.replaceChildren(`round ${found[name]}`);
     return;
   }
   shown = state;
@@ -38,10 +39,9 @@ export function picture(place, run, whole) {
   const groups = image("groups", texts.groups, rows ? found.clients.length * LINE : high);
   groups.addEventListener("click", (event) => {
     const box = groups.getBoundingClientRect();
-    const row = Math.floor((event.clientY - box.top) / box.height * found.clients.length);
-    const rounds = Number(whole.pictures.last) - found.first + 1;
-    round.value = String(found.first + Math.floor((event.clientX - box.left) / box.width * rounds));
-    client.value = String(found.clients[Math.max(0, row)]);
+    const row = Math.floor((event.clientY - box.top) / box.height * now.clients.length);
+    round.value = String(now.first + Math.floor((event.clientX - box.left) / box.width * (now.last - now.first + 1)));
+    client.value = String(now.clients[Math.max(0, row)]);
     ask();
   });
   const client = el("input", { type: "number", id: "of-client", min: "0", value: String(found.clients[0]), inputmode: "numeric" });
@@ -54,12 +54,12 @@ export function picture(place, run, whole) {
   const parts = [
     el("p", { class: "quiet", "data-says": "groups" }, texts.groups),
     el("div", { class: "picture" }, side(found.clients), groups,
-      el("div", { class: "ends" }, el("span", {}, `round ${found.first}`), el("span", { "data-last": true }, `round ${found.last}`))),
+      el("div", { class: "ends" }, el("span", { "data-first": true }, `round ${found.first}`), el("span", { "data-last": true }, `round ${found.last}`))),
     el("div", { class: "row" }, el("label", { for: "of-client" }, "Who trained with client"), client,
       el("label", { for: "of-round" }, "in round"), round), said,
   ];
   const squares = [];
-  if (found.paired) squares.push(square("Rounds in one group, by pairs of clients", texts.pairs, "pairs", found.clients.slice(0, 150)));
+  if (found.paired) squares.push(square("Rounds in one group, by pairs of clients", texts.pairs, "pairs", found.pairs));
   if (found.distances.length) squares.push(square("Distances between the data of clients", texts.distances, "distances", found.distances));
   function square(title, text, name, clients) {
     return el("div", {}, el("h3", {}, title), el("p", { class: "quiet", "data-says": name }, text),
@@ -69,11 +69,15 @@ export function picture(place, run, whole) {
   const coalitions = found.coalitions.length
     ? el("details", {}, el("summary", {}, `${found.coalitions.length} coalitions`), el("ul", {}, found.coalitions.map((group) =>
       el("li", {}, group.map((one) => named(whole, one)).join(", "))))) : null;
-  place.replaceChildren(...[...parts, el("div", { class: "pair" }, squares), coalitions].filter(Boolean));
+  const undrawn = found.undrawn ? el("p", { class: "quiet" }, found.undrawn) : null;
+  place.replaceChildren(...[...parts, el("div", { class: "pair" }, squares), undrawn, coalitions].filter(Boolean));
 }
 
 function words(found) {
-  const from = `${found.clients.length} clients, from ${found.clients[0]} to ${found.clients.at(-1)}, in rounds ${found.first} to ${found.last}`;
+  const part = (some, all) => some < all ? `${some} of ${all}` : `${some}`;
+  const rounds = found.last - found.first + 1;
+  const from = `${part(found.clients.length, found.all_clients)} clients, from ${found.clients[0]} to ${found.clients.at(-1)}, `
+    + `in rounds ${found.first} to ${found.last}${rounds < found.all_rounds ? `, the last ${rounds} of ${found.all_rounds}` : ""}`;
   return {
     groups: `A row is a client, a column is a round, a colour is a group${found.lasting ? ", named after its first member" : " of that round"}; hatched: did not train. ${from}.`,
     pairs: "The darker, the more rounds two clients trained in one group; hatched: never.",
