@@ -27,11 +27,15 @@ class SeldomLog:
         self._logger, self._level, self._what, self._now = logger, level, what, now
         self._next_line, self._left_out = -float("inf"), 0
 
-    def line(self, text: str, exc_info: bool = False) -> None:
-        """Logs a line, cut if it is long, or counts it; `exc_info` adds the traceback of the exception in hand."""
+    def line(self, text: str, exc_info: bool = False, more: Callable[[], str] = str) -> None:
+        """Logs a line, cut if it is long, or counts it; `exc_info` adds the traceback of the exception in hand.
+
+        `more` makes the end of the text, if that takes long: only for a line that is written.
+        """
         if self._now() < self._next_line:
             self._left_out += 1
             return
-        more = f" ({counted(self._left_out, f'other {self._what}')} since the last line)" if self._left_out else ""
-        self._logger.log(self._level, "%s%s", text[:MOST_CHARACTERS], more, exc_info=exc_info or None)
+        text += more()
+        others = f" ({counted(self._left_out, f'other {self._what}')} since the last line)" if self._left_out else ""
+        self._logger.log(self._level, "%s%s", text[:MOST_CHARACTERS], others, exc_info=exc_info or None)
         self._left_out, self._next_line = 0, self._now() + INTERVAL_S

@@ -6,6 +6,7 @@ Messages are decoded here, large ones in a thread.
 import asyncio
 import contextlib
 import functools
+import logging
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
 from fedgsp.limits.conversions import TooManyError, by_size, waiting
 from fedgsp.limits.counting import TooMuchError
+from fedgsp.seldom import SeldomLog
+
+logger = logging.getLogger(__name__)
 
 Read = Callable[[bytes], Any]
 T = TypeVar("T")
@@ -33,6 +37,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def __init__(self, allowances: Mapping[str, Allowance] = ALLOWANCES) -> None:
         self._allowances = allowances
         self._open: Counter[tuple[str, ...]] = Counter()  # calls by RPC, and by RPC and peer
+        #: For each RPC: a flood of one must not hide the refusals of another.
+        self._refusals = {rpc: SeldomLog(logger, logging.WARNING, "refusal") for rpc in allowances}
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -42,7 +48,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         allowance = self._allowances.get(handler_call_details.method)
         if handler is None or allowance is None:
             return handler
-        rpc = _Rpc(handler_call_details.method, allowance, handler.request_deserializer, not handler.request_streaming)
+        method, single = handler_call_details.method, not handler.request_streaming
+        rpc = _Rpc(method, allowance, handler.request_deserializer, single, self._refusals[method])
         return as_stream(around(handler, functools.partial(self._let_in, rpc)))._replace(request_deserializer=None)
 
     @contextlib.contextmanager
@@ -66,17 +73,29 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """The requests as the servicer sees them. Ends the call if there are too many of its kind."""
         peer = peer_of(context)
         with contextlib.ExitStack() as stack:
-            counted = self.counting(rpc.allowance.at_once, rpc.allowance.of_peer, rpc.method, peer)
-            if not stack.enter_context(counted):
-                await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
+            at_once, of_peer = rpc.allowance.at_once, rpc.allowance.share(proven())
+            if not stack.enter_context(self.counting(at_once, of_peer, rpc.method, peer)):
+                await self._refuse(rpc, rpc.method, "too many calls at once", context)
             silent = contextlib.ExitStack()
             stack.push(silent)
             # For each RPC: silent calls that everybody may make must not keep out those that need a ticket.
             what = f"silent {rpc.method}"
             if not silent.enter_context(self.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, what, peer)):
-                await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many silent calls at once")
+                await self._refuse(rpc, what, "too many silent calls at once", context)
             stream = _Stream(rpc, requests, context, silent.close)
             yield await _one(rpc, stream, context) if rpc.single else stream
+
+    async def _refuse(self, rpc: "_Rpc", what: str, why: str, context: grpc.aio.ServicerContext) -> NoReturn:
+        """Ends a call. The log says who has most calls, too: that need not be the caller that is refused."""
+        peer = peer_of(context)
+
+        def holders() -> str:
+            number, name = max((number, of[1]) for of, number in self._open.items() if len(of) > 1 and of[0] == what)
+            own, total = self._open[what, peer], self._open[what,]
+            return f" (it has {own:,} of the {total:,} that are open; most, {number:,}, are of {name})"
+
+        rpc.refusals.line(f"refused {rpc.method} from {peer}: {why}", more=holders)
+        await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,8 @@ class _Rpc:
     read: Read | None
     #: Whether its caller sends one message, and not a stream.
     single: bool
+    #: The log of the callers that were refused because they, or all, had too much open.
+    refusals: SeldomLog
 
     async def decoded(self, message: bytes, context: grpc.aio.ServicerContext) -> Any:
         """A message; raises DecodeError for what is none. Ends the call for a message with too many items."""
@@ -98,6 +119,7 @@ class _Rpc:
             with waiting(peer, len(message)):
                 return await by_size(peer, len(message), self._counted, message)
         except TooManyError as error:
+            self.refusals.line(f"refused {self.method} from {peer}: {error}")
             await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except TooMuchError as error:
             await end(context, grpc.StatusCode.INVALID_ARGUMENT, f"the message is too large: {error}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,22 +20,27 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
+from fedgsp.access import RULES, AccessControl
+from fedgsp.channels import Channels
+from fedgsp.identity import TOP_SERVER, Identity, Role, node
 from fedgsp.limits import calls, descriptors, gate
 from fedgsp.limits.calls import ALLOWANCES
-from fedgsp.messages import NodeMessage
+from fedgsp.messages import Constant, NodeMessage, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tickets import Door, Verb
 from fedgsp.v1 import (
     membership_pb2,
     membership_pb2_grpc,
     model_pb2,
 )
 from fedgsp.wire import MODULES
+from tests.support.certificates import Authority, unchecked
 from tests.support.fuzzing import path, say, until
 from tests.support.hellos import hello, membership
 from tests.support.holders import WEIGHTS
 from tests.support.serving import Served, serving
-from top_server.nodes.servicer import MembershipServicer
+from top_server.nodes.servicer import MOST_MAKING, MembershipServicer
 
 JOIN, FETCH = path("MembershipService", "Join"), path("ModelService", "Fetch")
 
@@ -50,7 +56,8 @@ def test_every_rpc_has_limits_and_a_kind_that_is_counted() -> None:
     for name, method in rpcs.items():
         kind = ALLOWANCES[name].message
         assert kind is None or kind is method.input_type
-        assert ALLOWANCES[name].of_peer <= ALLOWANCES[name].at_once
+        # One peer cannot keep out all others.
+        assert ALLOWANCES[name].of_peer < ALLOWANCES[name].at_once or RULES[name].roles == {Role.TOP_SERVER}
     # The one service that reads bytes: `chunks` counts the items of a header.
     assert [name for name in rpcs if ALLOWANCES[name].message is None] == [path("ModelService", "Upload")]
 
@@ -75,8 +82,8 @@ async def code_of(call: Any) -> grpc.StatusCode:
     return code
 
 
-async def joins(served: Served, name: str) -> Any:
-    call = served.channel.stream_stream(JOIN)()
+async def joins(channel: grpc.aio.Channel, name: str) -> Any:
+    call = channel.stream_stream(JOIN)()
     await call.write(wire.encode(NodeMessage(hello(name))).SerializeToString())
     assert membership_pb2.TopServerMessage.FromString(await call.read()).HasField("welcome")
     return call
@@ -91,14 +98,14 @@ async def test_silent_calls_are_ended_and_leave_room_for_a_node(monkeypatch: pyt
         # The deadline ends those that came first; the others are refused at once.
         assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) == 2 * 20  # of each RPC
-        node = await joins(served, "n0")
+        node = await joins(served.channel, "n0")
         assert members.nodes == 1
         node.cancel()
 
 
 async def test_a_call_that_spoke_may_be_silent_where_silence_is_normal(monkeypatch: pytest.MonkeyPatch) -> None:
     async with top_server() as (served, (members, _)):
-        node = await joins(served, "n0")
+        node = await joins(served.channel, "n0")
         monkeypatch.setattr(calls, "FIRST_MESSAGE_S", 0.02)
         other = served.channel.stream_stream(JOIN)()
         assert await code_of(other) is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -124,13 +131,93 @@ async def test_a_peer_has_only_so_many_calls_and_ended_ones_do_not_count(monkeyp
         waiting = [await fetch() for _ in range(3)]
         await until(lambda: len(store._waiting.get("late", ())) == 3)
         assert await code_of(await fetch()) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        node = await joins(served, "n0")  # another RPC is not affected
+        node = await joins(served.channel, "n0")  # another RPC is not affected
         store.put("late", WEIGHTS)
         for call in waiting:
             await end_of(call)
         for _ in range(5):
             await end_of(await fetch())
         node.cancel()
+
+
+@asynccontextmanager
+async def with_certificates(authority: Authority) -> AsyncIterator[tuple[str, Any]]:
+    """The address of a top server that takes the nodes of a CA, and its members."""
+    members, _ = membership()
+    top = unchecked(authority.issue("top"))
+    access = AccessControl({Verb.JOIN: Door(b"")}, tls=True, without_ticket={Verb.JOIN})
+    async with serving(MembershipServicer(members).add_to, tls=top, access=access) as served:
+        yield served.address, members
+
+
+@pytest.mark.parametrize("role", [Role.NODE, Role.WORKER])
+async def test_one_certificate_keeps_no_other_node_out_and_the_log_names_it(
+    role: Role, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(ALLOWANCES, JOIN, replace(ALLOWANCES[JOIN], at_once=10, of_peer=10))
+    authority = Authority(tmp_path)
+    evil, honest = (
+        unchecked(authority.issue(name, identity=who))
+        for name, who in (("evil", Identity(role, "evil")), ("honest", node("honest")))
+    )
+    async with with_certificates(authority) as (address, members), Channels(evil) as many, Channels(honest) as one:
+        channel = await many.to(address, TOP_SERVER)
+        silent = [channel.stream_stream(JOIN)() for _ in range(20)]
+        await until(lambda: sum(call.done() for call in silent) == 12)
+        codes = {await call.code() for call in silent if call.done()}
+        assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        own = await joins(await one.to(address, TOP_SERVER), "honest")
+        assert members.nodes == 1
+        for call in (*silent, own):
+            call.cancel()
+    told = [record.getMessage() for record in caplog.records if record.name == gate.__name__]
+    assert told[0].startswith(f"refused {JOIN} from {role} evil: too many calls at once (it has 8 of the 8")
+    assert len(told) == 1  # and not one for each
+
+
+async def test_the_log_names_who_has_most_of_the_calls_when_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(ALLOWANCES, JOIN, replace(ALLOWANCES[JOIN], at_once=3))
+    authority = Authority(tmp_path)
+    files = {name: unchecked(authority.issue(name, identity=node(name))) for name in ("evil", "honest", "late")}
+    async with contextlib.AsyncExitStack() as stack:
+        address, _ = await stack.enter_async_context(with_certificates(authority))
+        channels = {
+            name: await (await stack.enter_async_context(Channels(tls))).to(address, TOP_SERVER)
+            for name, tls in files.items()
+        }
+        calls_of_evil = [await makes(channels["evil"], "evil", client) for client in (1, 2)]
+        own = await joins(channels["honest"], "honest")
+        assert await code_of(channels["late"].stream_stream(JOIN)()) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in (*calls_of_evil, own):
+            call.cancel()
+    told = [record.getMessage() for record in caplog.records if record.name == gate.__name__]
+    more = "(it has 0 of the 3 that are open; most, 2, are of node evil)"
+    assert told == [f"refused {JOIN} from node late: too many calls at once {more}"]
+
+
+async def makes(channel: grpc.aio.Channel, name: str, client: int) -> Any:
+    """A call of a node that is told to make the constants of its model, and does not."""
+    call = channel.stream_stream(JOIN)()
+    constants = (Constant(TensorSpec("body", "float32", (2,))),)
+    await call.write(wire.encode(NodeMessage(hello(name, (client,), constants=constants))).SerializeToString())
+    assert membership_pb2.TopServerMessage.FromString(await call.read()).HasField("make_constants")
+    return call
+
+
+async def test_of_one_name_few_calls_wait_before_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALLOWANCES, JOIN, replace(ALLOWANCES[JOIN], at_once=10, of_peer=10))
+    async with top_server() as (served, (members, _)):
+        waiting = []
+        for _ in range(12):  # none has a certificate
+            waiting.append(await makes(served.channel, "evil", 1))
+            if len(waiting) > MOST_MAKING:
+                assert await code_of(waiting[-1 - MOST_MAKING]) is grpc.StatusCode.ABORTED
+        own = await joins(served.channel, "n0")
+        assert members.nodes == 1
+        for call in (*waiting, own):
+            call.cancel()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +237,7 @@ def test_calls_of_one_address_are_those_of_one_peer(peer: str, address: str) -> 
 async def test_silent_connections_leave_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "for_connections", lambda: 20)
     async with top_server() as (served, (members, _)):
-        node = await joins(served, "n0")
+        node = await joins(served.channel, "n0")
         host, _, port = served.address.rpartition(":")
         before = open_files()
         with contextlib.ExitStack() as stack:

@@ -8,13 +8,17 @@ from fedgsp import local_key, wire
 from fedgsp.access import ANSWER, caller
 from fedgsp.channels import first_message, refuse
 from fedgsp.handlers import Opening
-from fedgsp.limits.gate import decoded
+from fedgsp.limits.gate import decoded, peer_of
+from fedgsp.limits.turns import Turns
 from fedgsp.messages import Failure, Hello, MakeConstants, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.nodes.membership import Membership
 
 #: How long a node may take to make the constants of its model, which may be gigabytes in a file.
 MAKE_TIMEOUT_S = 600.0
+#: Calls under one name that may wait for that at once, from one address or with one certificate: a node that lost its
+#: connection comes back before the older call is known as lost.
+MOST_MAKING = 2
 
 
 class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
@@ -22,6 +26,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
+        self._making = Turns(MOST_MAKING)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Adds this service to a server."""
@@ -41,8 +46,9 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
                 yield wire.encode(TopServerMessage(refused))
                 return
             node, hello, first = hello.node, None, None  # what is known of it is not held while it works
-            yield wire.encode(TopServerMessage(MakeConstants(self._membership.constants_seed)))
-            second = await first_message(requests, MAKE_TIMEOUT_S)
+            with self._making.of((peer_of(context), node)):
+                yield wire.encode(TopServerMessage(MakeConstants(self._membership.constants_seed)))
+                second = await first_message(requests, MAKE_TIMEOUT_S)
             made = (await decoded(NodeMessage, second, context)).kind if second is not None else None
             if not isinstance(made, Hello) or made.node != node:
                 await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the second message must have the constants")
