@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
-from fedgsp.files import MOST_LINE, check_only_name, parse_json, write_all
+from fedgsp.files import MOST_LINE, check_line, check_only_name, parse_json, write_all
 from fedgsp.locks import try_lock
 
 #: What stands in the place of the hash in the first line.
@@ -116,11 +116,12 @@ class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
             return file
 
     def append(self, fields: Mapping[str, Any], lasting: bool = False) -> None:
-        """Writes a line; raises RunError if the disk is full.
+        """Writes a line; raises RunError if the disk is full, or if the line is longer than any that is read.
 
         A `lasting` line survives a power cut, with all lines before it.
         """
         line = line_of(self.number + 1, self.head, fields)
+        check_line(self.path, line)
         try:
             self._file.truncate(self._end)  # an append before may have failed halfway, as on a full disk
             write_all(self._file, line)

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedgsp.errors import not_written
+from fedgsp.errors import RunError, not_written
 
 #: Most bytes of a file of settings, of a record or a document of a run, and of keys or
 #: certificates.
@@ -179,6 +179,15 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
     if len(line) == MOST_LINE:
         raise OSError(errno.EFBIG, LONG_LINE)
+
+
+def check_line(path: object, line: bytes) -> None:
+    """Raises RunError for a line that no reader of a record would take: the record could not be read any more."""
+    RunError.require(
+        len(line) < MOST_LINE,
+        f"{path} gets no line of {len(line):,} bytes: a reader takes fewer than {MOST_LINE:,}",
+        "a node has sent too much, or the run has too many clients: see the events before",
+    )
 
 
 def parse_json(text: bytes | str, finite: bool = True) -> Any:

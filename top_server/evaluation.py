@@ -1,5 +1,6 @@
 """The accuracy, loss and metrics of the models on the clients' own test or validation parts."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from fedgsp.scoring import (
     metric_of,
     rated,
 )
+from fedgsp.words import counted
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
@@ -25,9 +27,16 @@ from top_server.progress import Progress
 from top_server.record.events.rounds import MetricLeftOut, NotEvaluated, NotValidated
 from top_server.run import RunContext
 
+logger = logging.getLogger(__name__)
+
 #: Why the figure of a client does not count.
 NOT_FINITE = "it is not a finite number, or it is too large to count"
 NOT_REPORTED = "the client did not report it"
+#: Bytes of the events of one evaluation about what does not count, roughly: a node may report 256 figures for each of
+#: its clients, and others of them in each round that are no numbers.
+MOST_LEFT_OUT = 1 << 21
+#: Bytes of a client in such an event, roughly.
+_OF_CLIENT = 20
 #: Stands for all metrics of a client whose metrics() failed, if none of them rates the models.
 METRICS = "metrics()"
 
@@ -137,11 +146,11 @@ class Evaluation:
     @property
     def left_out(self) -> dict[str, dict[int, str]]:
         """Figure -> client -> why its value does not count: it is no finite number, or the score is missing."""
-        found = {
+        found = {LOSS: {client: NOT_FINITE for client, one in self.of.items() if not is_figure(one.loss_sum)}}
+        found |= {
             name: {client: NOT_FINITE for client, one in self._figures(name).items() if not one.is_finite}
             for name in self._names
         }
-        found[LOSS] = {client: NOT_FINITE for client, one in self.of.items() if not is_figure(one.loss_sum)}
         failed = {c: f"metrics() failed: {why.detail}" for c, one in self.of.items() if (why := one.metrics_failed)}
         metric = metric_of(self.scoring.score)
         if metric not in (ACCURACY, LOSS):
@@ -220,11 +229,22 @@ async def evaluate(
 def _name_left_out(context: RunContext, progress: Progress, round_number: int, found: Evaluation, part: Part) -> None:
     """Records which figures of which clients do not count, if they are others than in the evaluation before."""
     left_out = {f"{part.prefix}{name}": clients for name, clients in found.left_out.items()}
+    size = untold = 0
     for name, clients in left_out.items():
         if progress.left_out.get(name) == list(clients):
             continue
-        for reason in sorted(set(clients.values())):
-            theirs = [client for client in clients if clients[client] == reason]
+        by_reason: dict[str, list[int]] = {}
+        for client, why in clients.items():
+            by_reason.setdefault(why, []).append(client)
+        for reason, theirs in sorted(by_reason.items()):
+            if size >= MOST_LEFT_OUT:
+                untold += 1
+                continue
+            size += _OF_CLIENT * len(theirs) + len(reason)
             context.journal.record(MetricLeftOut(round=round_number, metric=name, clients=theirs, reason=reason))
+    if untold:
+        logger.warning(
+            "round=%d figures do not count for %s, not recorded", round_number, counted(untold, "more reason")
+        )
     others = {name: clients for name, clients in progress.left_out.items() if name not in part.of(progress.left_out)}
     progress.left_out = {**others, **{name: list(clients) for name, clients in left_out.items()}}

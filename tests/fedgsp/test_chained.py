@@ -126,3 +126,12 @@ def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be written"):
         ChainedFile(tmp_path / "log.jsonl")
     assert (tmp_path / "other").read_bytes() == b"precious"
+
+
+def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp.files.MOST_LINE", 500)
+    path = tmp_path / "log.jsonl"
+    written(path, "a")
+    with pytest.raises(RunError, match=r"log\.jsonl gets no line of \d+ bytes: a reader takes fewer than 500"):
+        written(path, "b" * 500)
+    assert read(written(path, "c")) == ["a", "c"]

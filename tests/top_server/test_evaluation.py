@@ -99,6 +99,22 @@ def test_a_partial_evaluation_has_no_score() -> None:
     assert (found.combined, found.score, found.score_per_client) == ({"mae": None}, None, {1: -1.0})
 
 
+async def test_one_evaluation_records_few_bytes_of_what_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("top_server.evaluation.MOST_LEFT_OUT", 300)
+    broken = {f"m{number:03}": float("nan") for number in range(100)}
+    async with surveyed(monkeypatch, 2, "weighted-mean") as surveys:
+        play = surveys.stage
+        done = tuple(MemberDone(one, one, Evaluated(1, 5, 1.0, judged=5, metrics=broken)) for one in (0, 1))
+        surveys.answers["evaluate"] = functools.partial(surveys.outcome, done=done)
+        await evaluate(play.context, play.progress, play.merging, 1)
+        events = play.journal.of_kind("metric_left_out")
+    assert [one["metric"] for one in events] == [f"m{number:03}" for number in range(len(events))]
+    assert 0 < len(events) < 5
+    assert f"figures do not count for {100 - len(events)} more reasons, not recorded" in caplog.text
+
+
 async def test_clients_that_are_left_out_are_named_until_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     nan = float("nan")
     values = [{0: nan, 1: 1.0}, {0: nan, 1: 1.0}, {0: nan, 1: nan}, {0: 2.0, 1: 1.0}, {0: nan, 1: 1.0}]

@@ -53,6 +53,7 @@ _OF_KINDS = {
     "group_failed": "see why its clients were skipped",
     "clients_missing": "start their nodes again; they take part from the next round on",
     "metric_left_out": "let the metric of the task return a number for the data of these clients",
+    "fields_left_out": "let metrics() of the task return fewer figures; those over all clients are recorded",
     "round_failed": "start the nodes again that have left; if none has, let them reach the ports of group managers",
     "round_waits": "start the nodes again, or resume with a smaller --min-clients",
     "trained_nobody": "see why the clients of the round were skipped",

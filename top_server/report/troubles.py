@@ -32,6 +32,7 @@ TROUBLES = {
     "group_failed": "failed",
     "clients_missing": "did not come back",
     "metric_left_out": "is left out of a figure",
+    "fields_left_out": "is too long, and lacks values of single clients",
     "round_failed": "failed",
     "round_waits": "waited for clients",
     "trained_nobody": "trained nobody",
@@ -48,6 +49,7 @@ _SUBJECTS = {
     "initial_models_differ": "the initial model",
     "state_damaged": "the saved state",
     "nodes_refused": "further nodes",
+    "fields_left_out": "the record",
     "groups_doubted": "the groups",
 }
 

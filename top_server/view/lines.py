@@ -123,7 +123,7 @@ _FORMATS = {"seconds": ".1f", "timeout": "g"}
 def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return format(value, _FORMATS.get(name, ".4f"))
-    return visible(str(value))
+    return visible(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 #: Field -> noun: the template field `clients_counted` becomes "1 client" or "2 clients".
@@ -178,6 +178,7 @@ _LINES: dict[str, str] = {
     "not_evaluated": "round {round} was not evaluated: {reason}",
     "not_validated": "round {round} has no validation score: {reason}",
     "metric_left_out": "round {round}: {metric} of {named_clients} is left out: {reason}",
+    "fields_left_out": "warning: {left_out} of {kind_of_event} is not recorded: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client}{of_node} was skipped: {reason}",
     "client_left_out": "client {client} is left out of the run: {reason}",

@@ -147,7 +147,7 @@ class HalfFull(io.FileIO):
 def test_a_line_that_was_written_in_part_is_continued(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pauses(monkeypatch, True)
     with HalfFull(tmp_path / "events.jsonl") as file:
-        journal._append(file, {"event": "listening", "address": "127.0.0.1:1"})
+        journal._append(file, '{"event": "listening", "address": "127.0.0.1:1"}\n')
     (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(line) == {"event": "listening", "address": "127.0.0.1:1"}
 

@@ -3,7 +3,9 @@
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+from fedgsp.files import MOST_LINE
 
 #: The value of a field that an event may lack. Such a field is not written.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__bool__": lambda _: False})()
@@ -14,11 +16,20 @@ def told(text: str, *, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"text": text})
 
 
+class MayLack(NamedTuple):
+    """A field that is left out of a line of so many bytes or more; a dot leads to a field within a field."""
+
+    field: str
+    bytes: int = MOST_LINE
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(told,))
 class Event:
     """Something that happened in a run. Every subclass is a frozen dataclass with keyword arguments."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    #: Fields with a value for each client that a long line lacks, in this order. They have the default ABSENT.
+    may_lack: ClassVar[tuple[MayLack, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)

@@ -1,8 +1,9 @@
 """Events of what clients tell before they are grouped."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from top_server.record.events.base import Event, RoundEvent, told
+from top_server.record.events.base import ABSENT, Event, MayLack, RoundEvent, told
 
 
 class ClustersChosen(RoundEvent):
@@ -35,10 +36,12 @@ class ClientPlaced(RoundEvent):
 class TimesExpected(RoundEvent):
     """`--balance time`: how long the clients are expected to take. The groups of the round are dealt by it."""
 
+    may_lack: ClassVar[tuple[MayLack, ...]] = (MayLack("by_samples"), MayLack("seconds"))
+
     seconds: Mapping[int, float] = told(
-        "by client: the low median of its last five turns, per sample; without turns, by its samples"
+        "by client: the low median of its last five turns, per sample; without turns, by its samples", default=ABSENT
     )
-    by_samples: Sequence[int] = told("clients without a turn so far")
+    by_samples: Sequence[int] = told("clients without a turn so far", default=ABSENT)
 
 
 class Discriminators(Event):

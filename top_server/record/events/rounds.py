@@ -1,9 +1,13 @@
 """Events of a round."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from top_server.record.events.base import ABSENT, Event, GroupEvent, RoundEvent, told
+from top_server.record.events.base import ABSENT, Event, GroupEvent, MayLack, RoundEvent, told
+
+#: A row of more bytes lacks the figures of the task by client: a node may report 256 of them for each of its clients,
+#: and whoever reads the history needs memory for all rows.
+_MOST_WITH_METRICS = 1 << 24
 
 
 class RoundStarted(RoundEvent):
@@ -182,6 +186,17 @@ class ModelNotSaved(Event):
 
 class RoundFinished(RoundEvent):
     """A round is finished and evaluated. The fields are the columns of `history.jsonl`; null is no value."""
+
+    may_lack: ClassVar[tuple[MayLack, ...]] = (
+        MayLack("validation.metrics_per_client", _MOST_WITH_METRICS),
+        MayLack("metrics_per_client", _MOST_WITH_METRICS),
+        MayLack("validation.accuracy_per_client"),
+        MayLack("validation.behind_score"),
+        MayLack("validation.score_per_client"),
+        MayLack("accuracy_per_client"),
+        MayLack("score_per_client"),
+        MayLack("partition"),
+    )
 
     groups: int = told("number of groups that were formed", default=None)
     sampled_groups: int = told("number of groups that trained", default=None)

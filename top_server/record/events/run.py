@@ -121,6 +121,17 @@ class MoreMissed(Event):
     absences: int = told("their number")
 
 
+class FieldsLeftOut(Event):
+    """A line would be longer than any that is read, so that it lacks fields with a value for each client.
+
+    The event comes again only if the line of another kind, or another field, is concerned.
+    """
+
+    kind_of_event: str = told("the kind of that line; `round_finished` stands for `history.jsonl`, too")
+    left_out: Sequence[str] = told("the fields, such as `metrics_per_client`")
+    reason: str = told("in words, with the number of bytes")
+
+
 class StoppedEarly(Event):
     """The validation score has not become better for `--patience` evaluations: the run ends before its last round."""
 
