@@ -33,7 +33,6 @@ from fedgsp.messages import (
 from fedgsp.scoring import Scoring
 from fedgsp.signing import fingerprint
 from fedgsp.tickets import Issuer, Ticket, Verb
-from top_server.grouping.request import ranges
 from top_server.nodes import callers
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.declared import scoring_of
@@ -41,6 +40,7 @@ from top_server.nodes.departures import Cause, Departures
 from top_server.nodes.node import Node
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
+from top_server.nodes.told_clients import ToldClients
 from top_server.nodes.told_names import ToldNames
 from top_server.nodes.told_samples import ToldSamples
 from top_server.nodes.versions import beginning, compared, differs_from
@@ -92,7 +92,7 @@ class Membership:
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
         self._named: dict[str, int] = {}  # what people call a client -> its number
-        self._told_names, self.told_samples = ToldNames(), ToldSamples()
+        self._told_clients, self._told_names, self.told_samples = ToldClients(), ToldNames(), ToldSamples()
         #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
@@ -235,7 +235,7 @@ class Membership:
             node=hello.node,
             caller=who(caller),
             certificate=caller.certificate.decode("ascii", "replace") or None,
-            clients=ranges(hosted.client for hosted in hello.clients),
+            **self._told_clients.fields(hello),
             address=hello.peer_address or None,
             task_digest=hello.task_digest.hex() or None,
         )
