@@ -62,6 +62,8 @@ def nearest_priced(rows: Ints, sums: Ints, size: int, summed: int, premiums: Flo
     The centroids are `sums` (L, F) / `summed`. `premiums` (L,) are a first guess; those of the iteration before are
     best.
     """
+    if len(sums) == 1:
+        return Assignment(np.zeros(len(rows), np.int64), premiums, 0.0)
     points, centres = rows.astype(np.float64), sums.astype(np.float64)
     own = 0.5 * (centres**2).sum(axis=1) / summed
     constant = 0.5 * summed * float((points**2).sum()) + size * float(own.sum())

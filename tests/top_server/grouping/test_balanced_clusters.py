@@ -92,12 +92,13 @@ def test_counts_beyond_64_bits_are_refused_with_a_remedy() -> None:
         nearest_balanced(np.full((4, 2), 2**31), np.full((2, 2), 2**32), size=2)
 
 
-def test_counts_beyond_64_bits_are_divided_by_prices() -> None:
+@pytest.mark.parametrize("clusters", [1, 2, 3, 4, 6, 12])
+def test_counts_beyond_64_bits_are_divided_by_prices(clusters: int) -> None:
     """One client may say that it has so many samples: that must not end the run of all others."""
     rows = random_rows(3, 12, 10, 60)
     rows[5] = (1 << 48) // 10
-    labels = balanced_clusters(rows, np.arange(4), iterations=10).labels
-    assert np.bincount(labels).tolist() == [3, 3, 3, 3]
+    labels = balanced_clusters(rows, np.arange(clusters), iterations=10).labels
+    assert np.bincount(labels).tolist() == [12 // clusters] * clusters
 
 
 def test_clusters_of_unequal_size_are_refused() -> None:

@@ -20,6 +20,8 @@ icg = GROUPINGS["icg"]
 
 
 STARTS = ("uniform", "k-means++")
+#: The clients with counts too large for the flow: none, one, or all.
+GIANTS = (slice(0), slice(1), slice(None))
 
 
 def request_for(histograms: NDArray[np.int64], groups: int, seed: int = 0, **options: str) -> GroupingRequest:
@@ -30,6 +32,12 @@ def request_for(histograms: NDArray[np.int64], groups: int, seed: int = 0, **opt
 def skewed(clients: int, classes: int, seed: int) -> NDArray[np.int64]:
     rng = np.random.default_rng(seed)
     return rng.multinomial(100, rng.dirichlet(np.full(classes, 0.3), clients))
+
+
+def with_giants(histograms: NDArray[np.int64], giants: slice) -> NDArray[np.int64]:
+    """The histograms, in which the rows `giants` count about as many samples as a client may tell."""
+    histograms[giants] *= MOST_SAMPLES // histograms.sum(axis=1).max()
+    return histograms
 
 
 def group_histograms(plan: Plan, histograms: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -83,16 +91,16 @@ def test_icg_groups_are_nearer_than_random_groups_and_far_nearer_than_clients(gr
 
 
 @given(
-    clients=st.integers(1, 40), groups=st.integers(1, 45), seed=st.integers(0, 2**32),
+    clients=st.integers(1, 40), groups=st.integers(1, 45), seed=st.integers(0, 2**32), giants=st.sampled_from(GIANTS),
     mode=st.sampled_from(["exact", "paper", "all"]), start=st.sampled_from(STARTS),
     normalise=st.sampled_from(["true", "false"]), refine=st.sampled_from(["true", "false"]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=160)
 def test_every_client_is_used_at_most_once_and_sizes_are_those_of_the_mode(
-    clients: int, groups: int, seed: int, mode: str, start: str, normalise: str, refine: str
+    clients: int, groups: int, seed: int, giants: slice, mode: str, start: str, normalise: str, refine: str
 ) -> None:
     options = {"mode": mode, "start": start, "normalise": normalise, "refine": refine}
-    request = request_for(skewed(clients, 4, seed), groups, seed, **options)
+    request = request_for(with_giants(skewed(clients, 4, seed), giants), groups, seed, **options)
     plan = icg(request)
     plan.check(request)
     groups = min(groups, clients)
@@ -175,12 +183,17 @@ def test_normalised_histograms_share_a_total_and_an_empty_one_stays_empty() -> N
     assert scaled[2].tolist() == [0, 0]
 
 
-def test_counts_too_large_for_the_flow_are_grouped_with_and_without_their_sizes() -> None:
+@pytest.mark.parametrize("normalise", ["false", "true"])
+@pytest.mark.parametrize("giants", GIANTS[1:])
+@pytest.mark.parametrize("groups", range(1, 10))
+def test_counts_too_large_for_the_flow_are_grouped_with_and_without_their_sizes(
+    groups: int, giants: slice, normalise: str
+) -> None:
     """What one client tells of itself does not end the run."""
-    histograms = skewed(8, 3, 0)
-    histograms *= MOST_SAMPLES // histograms.sum(axis=1).max()
-    icg(request_for(histograms, 2)).check(request_for(histograms, 2))
-    icg(request_for(histograms, 2, normalise="true")).check(request_for(histograms, 2))
+    request = request_for(with_giants(skewed(8, 3, 0), giants), groups, normalise=normalise)
+    plan = icg(request)
+    plan.check(request)
+    assert [len(group) for group in plan.groups] == [8 // min(groups, 8)] * min(groups, 8)
 
 
 def test_icg_without_histograms_is_refused() -> None:
