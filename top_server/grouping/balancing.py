@@ -124,9 +124,11 @@ def _smooth(deal: Deal, most: int, enough: float, rng: np.random.Generator) -> N
         found = deal.exchanges(group, rng)
         costs = np.where((found.own <= most) & (found.other <= most), found.unlike, np.inf)
         member, other = best(costs)
-        # Every exchange changes z by an integer; a smaller number is an error of rounding.
-        if costs[member, other] < -0.25:
-            deal.exchange(group, member, int(found.others[other]))
+        client = int(found.others[other])
+        # Every exchange changes z by an integer; a smaller number is an error of rounding. With very large counts such
+        # an error can be larger, so that an exchange and the one that takes it back would both seem to gain.
+        if costs[member, other] < -0.25 and deal.change(group, member, client) < 0:
+            deal.exchange(group, member, client)
             in_vain = 0
         else:
             in_vain, group = in_vain + 1, (group + 1) % groups

@@ -95,6 +95,14 @@ class Deal:
             unlike=at_others + at_mine + apart,
         )
 
+    def change(self, group: int, member: int, other: int) -> int:
+        """The exact change of z by one exchange, divided by 2M. `exchanges` rounds it if products exceed 2**53."""
+        own, theirs = self._members[group], self._members[int(self._group_of[other])]
+        # Python's integers have no largest value.
+        apart = (self._histograms[own].sum(axis=0) - self._histograms[theirs].sum(axis=0)).astype(object)
+        moved = (self._histograms[other] - self._histograms[own[member]]).astype(object)
+        return int(((apart + moved) * moved).sum())
+
     def exchange(self, group: int, member: int, other: int) -> None:
         """Exchanges the member at a position of a group with a client (a row) of another group."""
         mine, theirs = int(self._members[group][member]), int(self._group_of[other])

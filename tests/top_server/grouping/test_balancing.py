@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from fedgsp.messages import MOST_SAMPLES
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping.balancing import Balanced, balanced
 from top_server.grouping.refining import difference
@@ -158,6 +159,18 @@ def test_rounds_of_many_clients_are_short_and_as_alike_as_before(clients: int, g
         assert longest(after.groups, request.seconds) <= (1.3 if kind == "steps" else 1.1) * bound * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("giants", [slice(1), slice(12), slice(None)])
+def test_the_search_ends_whatever_numbers_of_samples_clients_tell(giants: slice) -> None:
+    """Products of such counts are rounded: every exchange seems to gain, and so does the one that takes it back."""
+    for seed in range(6):
+        request = request_for(24, (4, 9, 12)[seed % 3], seed, "unlike", refine="true")
+        assert request.histograms is not None
+        histograms = request.histograms.copy()
+        histograms[giants] *= MOST_SAMPLES // histograms.sum(axis=1).max()
+        told = replace(request, histograms=histograms)
+        icg(told).check(told)
+
+
 def test_groups_that_are_even_in_time_stay_as_icg_dealt_them() -> None:
     for seed in range(5):
         request = replace(request_for(24, 6, seed, "alike"), seconds=np.full(24, 3.0))
@@ -219,6 +232,7 @@ def test_exchanging_keeps_the_sums_of_times_and_of_class_counts() -> None:
         before, found = deal.unlikeness, deal.exchanges(group, rng)
         member, other = best(found.unlike)
         expected = before + 2 * 3 * found.unlike[member, other]
+        assert deal.change(group, member, int(found.others[other])) == found.unlike[member, other]
         deal.exchange(group, member, int(found.others[other]))
         assert deal.unlikeness == expected == unlikeness(deal.groups, histograms)
         assert deal.times.tolist() == [times[members].sum() for members in deal.groups]
