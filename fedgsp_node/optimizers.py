@@ -1,5 +1,6 @@
 """How a client takes its steps: the optimisers of torch with the options of FedGSP, and the plan of an order."""
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,6 +83,13 @@ class Stepping:
         """Whether each step only adds the gradient of one batch, times the step size."""
         usual = not self.clip_norm and self.accumulate == 1 and self.precision is None
         return usual and self.make is None and self.sgd == SgdOptions()
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        """Inside the context, models and losses on this device are computed in `precision`.
+
+        Every model that a training computes needs it: results of two precisions differ even for equal models.
+        """
+        return torch.autocast(device.type, self.precision) if self.precision is not None else contextlib.nullcontext()
 
     def optimizer(self, parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
         """A fresh optimiser of these parameters. TaskError if the task's own optimizer() returns something else."""

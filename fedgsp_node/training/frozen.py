@@ -13,13 +13,14 @@ from fedgsp_node.training.base import LocalWork
 class Frozen:
     """The model that the client received, in the module of the model that trains.
 
-    It is in evaluation mode and has no gradients. The random numbers and the batch-norm statistics of the training do
-    not change while it computes.
+    It is in evaluation mode, has no gradients, and computes in the precision of the training. The random numbers and
+    the batch-norm statistics of the training do not change while it computes.
     """
 
     def __init__(self, work: LocalWork) -> None:
         self._module = work.module
         self._device = work.device
+        self._how = work.stepping
         # A model may write into its tensors in evaluation mode too.
         self.values = placed(work.module, work.received.copy())
         #: Layers that augment inputs: both streams must see the same inputs, so these layers draw as in training.
@@ -36,7 +37,12 @@ class Frozen:
         for layer in self._augmenting:
             layer.train()
         try:
-            with swapped(self._module, self.values), random_kept(self._device), torch.no_grad():
+            with (
+                swapped(self._module, self.values),
+                random_kept(self._device),
+                torch.no_grad(),
+                self._how.autocast(self._device),
+            ):
                 yield
         finally:
             self._module.train()

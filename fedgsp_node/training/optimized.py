@@ -1,6 +1,5 @@
 """Steps by an optimiser of torch, with clipping and accumulation of gradients."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,7 +83,7 @@ class OptimizedSteps(Steps):
         """
         if onto is not None:
             raise ValueError("an optimiser cannot apply a gradient to other tensors than its parameters")
-        with self._autocast():
+        with self._how.autocast(self._work.device):
             outputs = self._work.module(batch.x)
             loss = self._work.task.loss(outputs, batch.y)
             whole = loss if penalty is None else loss + penalty(outputs)
@@ -126,10 +125,6 @@ class OptimizedSteps(Steps):
         place, grad = self._room[id(parameter)], parameter.grad
         if grad is not None and not grad.is_sparse and grad.data_ptr() != place.data_ptr():
             parameter.grad = place.copy_(grad)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        precision, device = self._how.precision, self._work.device.type
-        return torch.autocast(device, precision) if precision is not None else contextlib.nullcontext()
 
     @torch.no_grad()
     def _take(self) -> None:

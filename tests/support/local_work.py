@@ -93,6 +93,9 @@ MODELS: list[Callable[[], nn.Module]] = [
     *[mlp, norm_and_dropout, convolutions, Tied, partly_frozen, PartlyUnused, Mixed],
 ]
 
+#: Of a training, as `--precision` names them; "" is that of the weights.
+PRECISIONS = ("", "bfloat16", "float16")
+
 
 def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """For any of the models."""

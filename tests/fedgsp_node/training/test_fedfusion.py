@@ -11,13 +11,23 @@ import torch
 from torch import nn
 
 from fedgsp.errors import TaskError
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import OptimizerSettings, TensorSpec
 from fedgsp.trainings import TRAININGS, FedFusionOptions, added
 from fedgsp.weights import Weights
+from fedgsp_node.optimizers import stepping
 from fedgsp_node.torch_weights import placed, swapped, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.fedfusion import Fusion, convolved, extend, weighted
-from tests.support.local_work import MODELS, CrossEntropy, convolutions, local_work, mlp, samples, settings
+from tests.support.local_work import (
+    MODELS,
+    PRECISIONS,
+    CrossEntropy,
+    convolutions,
+    local_work,
+    mlp,
+    samples,
+    settings,
+)
 from tests.support.trainings import ALGORITHMS
 
 torch.set_num_threads(1)
@@ -233,10 +243,11 @@ def test_a_layer_that_is_not_called_has_no_features() -> None:
 # -- whole trainings
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("operator", ["multi", "single"])
 @pytest.mark.parametrize("make", [mlp, convolutions])
 def test_the_first_batch_of_the_first_round_has_the_loss_and_the_step_of_fedavg(
-    make: Callable[[], nn.Module], operator: str
+    make: Callable[[], nn.Module], operator: str, precision: str
 ) -> None:
     found = []
     for algorithm, options in (("sgd", {}), ("fedfusion", {"operator": operator})):
@@ -247,6 +258,7 @@ def test_the_first_batch_of_the_first_round_has_the_loss_and_the_step_of_fedavg(
             samples(5),
             settings(1, 5, 0.05, algorithm, options),  # type: ignore[arg-type]
         )
+        work.stepping = stepping(OptimizerSettings("auto", precision=precision), work.task)
         result = ALGORITHMS[algorithm].train(work)
         found.append((result, {n: a.tobytes() for n, a in trained.arrays.items() if not n.startswith("fusion_")}))
         assert not any(

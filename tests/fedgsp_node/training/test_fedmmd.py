@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgsp.errors import TaskError
+from fedgsp.messages import OptimizerSettings
 from fedgsp.settings.fields import values_of
 from fedgsp.trainings import TRAININGS
+from fedgsp_node.optimizers import stepping
 from fedgsp_node.torch_weights import classifier
 from fedgsp_node.training.fedmmd import FLOOR, VARIANCES, discrepancy
 from fedgsp_node.training.frozen import Frozen
@@ -22,6 +24,7 @@ from fedgsp_node.training.steps import descent
 from tests.support import plain_training
 from tests.support.local_work import (
     MODELS,
+    PRECISIONS,
     CrossEntropy,
     PartlyUnused,
     convolutions,
@@ -152,29 +155,32 @@ def test_one_step_where_the_models_are_equal_has_the_gradient_of_the_loss_alone(
 
 
 def trained(
-    algorithm: str, make: Callable[[], nn.Module], count: int, dtype: torch.dtype, **options: object
+    algorithm: str, make: Callable[[], nn.Module], count: int, precision: str, **options: object
 ) -> tuple[bytes, tuple[float, float]]:
     torch.manual_seed(1)
-    x, y = samples(count)
     how = settings(1, 5, 0.05, algorithm, options)  # type: ignore[arg-type]
-    work, weights = local_work(make().to(dtype), CrossEntropy(), (x.to(dtype), y), how)
+    work, weights = local_work(make(), CrossEntropy(), samples(count), how)
+    work.stepping = stepping(OptimizerSettings("auto", precision=precision), work.task)
     torch.manual_seed(2)
     result = ALGORITHMS[algorithm].train(work)
     return weights.copy().digest, result
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("of", ["logits", "features"])
 @pytest.mark.parametrize("make", [mlp, convolutions])
-def test_the_first_step_has_the_bits_of_sgd_and_the_second_has_not(make: Callable[[], nn.Module], of: str) -> None:
+def test_the_first_step_has_the_bits_of_sgd_and_the_second_has_not(
+    make: Callable[[], nn.Module], of: str, precision: str
+) -> None:
     strong = {"lambda": 50.0, "of": of}
     for count, alike in ((5, True), (10, False)):
-        found = trained("fedmmd", make, count, torch.float32, **strong)
-        assert (found[0] == trained("sgd", make, count, torch.float32)[0]) == alike
+        found = trained("fedmmd", make, count, precision, **strong)
+        assert (found[0] == trained("sgd", make, count, precision)[0]) == alike
 
 
 def test_without_strength_it_has_the_bits_of_sgd_also_with_dropout_and_batch_norm() -> None:
-    found = trained("fedmmd", norm_and_dropout, 23, torch.float32, **{"lambda": 0.0})
-    assert found == trained("sgd", norm_and_dropout, 23, torch.float32)
+    found = trained("fedmmd", norm_and_dropout, 23, "", **{"lambda": 0.0})
+    assert found == trained("sgd", norm_and_dropout, 23, "")
 
 
 @pytest.mark.parametrize("make", MODELS)
