@@ -50,8 +50,7 @@ def asked(config: RunConfig, scheme: Scheme) -> Asked:
     settings, steps = training_settings(config, scheme, 1), outgoing_steps(config, scheme)
     trainings = [Train(None, "", settings, _revealed(options), outgoing=steps)]
     if isinstance(options, PriorOptions):
-        epochs = options.prior_epochs or config.rounds * config.local_epochs
-        settings = training_settings(config, scheme, 1, "sgd", epochs)
+        settings = training_settings(config, scheme, 1, "sgd", options.epochs(config))
         trainings.append(Train(None, "", settings, outgoing=steps, aside=True))
     return Asked(tuple(trainings), tuple(sorted(set(_work(config, scheme, options)))))
 

@@ -13,6 +13,8 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from fedgsp.visible import visible
 from fedgsp.words import share
+from top_server.profiles import PROFILES
+from top_server.profiles.options import PriorOptions
 from top_server.schemes import Scheme
 
 FULL, HALF = "float32", "float16"
@@ -64,7 +66,7 @@ def check_schedules(config: RunConfig) -> None:
         )
 
 
-def told_horizon(config: RunConfig, hosted: Iterable[HostedClient]) -> Iterator[str]:
+def told_horizon(config: RunConfig, scheme: Scheme, hosted: Iterable[HostedClient]) -> Iterator[str]:
     """What people should know before a run in which some trainings have more steps than the local schedule has.
 
     Raises ConfigError if all have. Clients that join later do not count: this is about a run in which nobody trains.
@@ -73,22 +75,27 @@ def told_horizon(config: RunConfig, hosted: Iterable[HostedClient]) -> Iterator[
     sizes = [one.train_samples for one in hosted if one.train_samples]
     if horizon is None or not sizes:
         return
+    profile = PROFILES[scheme.profile].read(scheme.given("profile"))
+    prior = profile.epochs(config) if isinstance(profile, PriorOptions) else 0
+    epochs = max(config.local_epochs, prior)
+
+    def steps(batches: int) -> int:
+        return -(-batches * epochs // config.accumulate)
+
     # A short last batch may be left out: the task and the model decide.
-    beyond = [size for size in sizes if _steps(config, max(1, size // config.batch_size)) > horizon]
+    beyond = [size for size in sizes if steps(max(1, size // config.batch_size)) > horizon]
     if not beyond:
         return
-    enough = _steps(config, -(-max(sizes) // config.batch_size))
+    enough = steps(-(-max(sizes) // config.batch_size))
     what = f"more steps than the horizon {horizon} of --local-schedule {config.local_schedule}"
     remedy = f"--local-schedule-option horizon={enough}"
+    alone, fewer = "", ""
+    if prior > config.local_epochs:
+        alone, fewer = f" alone, for {prior} epochs,", ", or fewer epochs (--profile-option prior_epochs)"
     if len(beyond) == len(sizes):
-        raise ConfigError(f"the training of every client has {what}", f"give {remedy}, or no horizon")
+        raise ConfigError(f"the training of every client{alone} has {what}", f"give {remedy}, or no horizon{fewer}")
     skipped = share(len(beyond), len(sizes), "client")
-    yield f"{skipped} will be skipped: their trainings have {what}; {remedy} is enough"
-
-
-def _steps(config: RunConfig, batches: int) -> int:
-    """The steps of a training whose epochs have so many batches."""
-    return -(-batches * config.local_epochs // config.accumulate)
+    yield f"{skipped} will be skipped: their trainings{alone} have {what}; {remedy} is enough"
 
 
 def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:

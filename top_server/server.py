@@ -195,7 +195,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
                 hosted = membership.clients.values()
                 check_validation(config, hosted)
-                for line in (*told_validation(config, hosted), *told_horizon(config, hosted)):
+                for line in (*told_validation(config, hosted), *told_horizon(config, scheme, hosted)):
                     logger.info(line)
             await probed.give_way(lambda: managers.addresses)
             if not resumed:

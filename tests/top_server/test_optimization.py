@@ -190,19 +190,44 @@ def local(horizon: int, **settings: Any) -> RunConfig:
     return RunConfig(**{"batch_size": 5, "local_epochs": 3, **schedule, **settings})
 
 
+def told(config: RunConfig, hosted: list[HostedClient]) -> list[str]:
+    return list(told_horizon(config, choose(config), hosted))
+
+
 def test_trainings_that_are_longer_than_the_local_schedule_are_told_before_the_first_round() -> None:
     hosted = [HostedClient(client, samples, 5) for client, samples in enumerate((0, 9, 20, 33))]
-    assert not list(told_horizon(RunConfig(), hosted))
-    assert not list(told_horizon(local(18), hosted))  # with or without the 3 samples that are left over
-    assert not list(told_horizon(local(9, accumulate=2), hosted))
-    assert list(told_horizon(local(12), hosted)) == [
+    assert not told(RunConfig(), hosted)
+    assert not told(local(18), hosted)  # with or without the 3 samples that are left over
+    assert not told(local(9, accumulate=2), hosted)
+    assert told(local(12), hosted) == [
         "1 of 3 clients will be skipped: their trainings have more steps than the horizon 12 of --local-schedule"
         " cosine; --local-schedule-option horizon=21 is enough"
     ]
     with pytest.raises(ConfigError, match="the training of every client has more steps than the horizon 2") as caught:
-        list(told_horizon(local(2), hosted))
+        told(local(2), hosted)
     assert caught.value.remedy == "give --local-schedule-option horizon=21, or no horizon"
-    assert not list(told_horizon(local(2), hosted[:1]))
+    assert not told(local(2), hosted[:1])
+
+
+@pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "kmeans"])
+def test_the_training_of_a_prior_model_counts_with_all_its_epochs(scheme: str) -> None:
+    hosted = [HostedClient(client, samples, 5) for client, samples in enumerate((9, 20))]
+    with pytest.raises(ConfigError) as caught:
+        told(local(15, scheme=scheme, rounds=4), hosted[1:])
+    assert caught.value.what == (
+        "the training of every client alone, for 12 epochs, has more steps than the horizon 15 of --local-schedule"
+        " cosine"
+    )
+    assert caught.value.remedy == (
+        "give --local-schedule-option horizon=48, or no horizon, or fewer epochs (--profile-option prior_epochs)"
+    )
+    assert told(local(24, scheme=scheme, rounds=4), hosted) == [
+        "1 of 2 clients will be skipped: their trainings alone, for 12 epochs, have more steps than the horizon 24 of"
+        " --local-schedule cosine; --local-schedule-option horizon=48 is enough"
+    ]
+    assert not told(local(48, scheme=scheme, rounds=4), hosted)
+    assert not told(local(12, scheme=scheme, rounds=4, profile_option={"prior_epochs": "2"}), hosted)
+    assert not told(local(12, rounds=4), hosted)
 
 
 def test_float16_is_computed_only_where_gradients_can_be_scaled_back() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedgsp.discriminators import ESTIMATES
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
+from fedgsp.settings.run import RunConfig
 from fedgsp.updates import SKETCH_BYTES
 from top_server.profiles.distance_file import Recorded
 from top_server.reveals.layer_scores import READINGS
@@ -34,6 +35,10 @@ class PriorOptions:
     prior_epochs: int | None = setting(
         None, "epochs of this training; by default those of the whole run together", least=1
     )
+
+    def epochs(self, config: RunConfig) -> int:
+        """The epochs of this training in a run with these settings."""
+        return self.prior_epochs or config.rounds * config.local_epochs
 
 
 #: Bytes of a sketch, if no option says how many.

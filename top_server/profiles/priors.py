@@ -48,7 +48,6 @@ class Priors(Profile[PriorOptions]):
                 self._samples[client] = member.train_samples
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
-            epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
             by_round: dict[int, list[int]] = {}
             for client in missing:  # a lost model is made again as it was
                 by_round.setdefault(self._made_in.setdefault(client, round_number), []).append(client)
@@ -59,7 +58,7 @@ class Priors(Profile[PriorOptions]):
                     tuple(clients),
                     ((context.models[INITIAL], 1.0),),
                     results=Results.KEPT,
-                    local_epochs=epochs,
+                    local_epochs=self.options.epochs(context.config),
                     training="sgd",
                 )
                 self.priors.update((await self.ask(made_in, task)).own_models)
