@@ -18,6 +18,8 @@ from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, State, assert_same_bits
 from tests.support.reference_groups import GroupReference, assert_equals
+from tests.support.reference_streams import Smoothing, StreamReference
+from tests.support.trainings import numbers
 
 SIX = range(6)
 TASK = {"clients": "12"}
@@ -40,10 +42,10 @@ def written(folder: Path, tensors: State) -> Path:
     return path
 
 
-def from_file(kind: type[Reference], **changes: Any) -> Any:
+def from_file(kind: type[Reference], state: State | None = None, **changes: Any) -> Any:
     class FromFile(kind):  # type: ignore[misc, valid-type]
         def initial(self) -> State:
-            return given()
+            return state or given()
 
     return FromFile(load_task("digits", TASK), SIX, rounds=2, **changes)
 
@@ -65,6 +67,24 @@ async def test_so_does_every_model_of_a_scheme_with_several(tmp_path: Path, sche
     run = await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     oracle = from_file(GroupReference)
     assert_equals(run, oracle.play_hcct() if scheme == "hcct" else oracle.play_independent())
+
+
+async def test_gamma_of_a_file_is_what_the_merge_smooths_from(tmp_path: Path) -> None:
+    options, gamma = {"operator": "single"}, np.array([0.5])
+    start = {**given(), "fusion_gamma": gamma.astype(np.float32)}
+    config = settings(
+        tmp_path / "run",
+        scheme="fedfusion",
+        training_option=options,
+        sampling_rate=1.0,
+        task_option=TASK,
+        initial_model=written(tmp_path, start),
+    )
+    run = await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
+    oracle = {"training": "fedfusion", "numbers": numbers("fedfusion", options), "merge": Smoothing(gamma=gamma)}
+    expected = from_file(StreamReference, start, sampling_rate=1.0, **oracle).play_fedavg()
+    assert_same_bits(run.model(2), expected[-1])
+    assert 0.45 < run.model(2)["fusion_gamma"].item() < 0.55
 
 
 @pytest.mark.parametrize("bad", [0, 1])

@@ -85,8 +85,9 @@ class SmoothedOptions:
 class SmoothedModel(OneModel):
     """The mean, with FedFusion's gamma smoothed over the rounds (section 6).
 
-    gamma_r = (1 - mu) mean gamma + mu gamma_{r-1}, with gamma_0 = 0; all other tensors are the mean. A model without
-    gamma (the operator conv) is the mean. Gamma is kept in float64.
+    gamma_r = (1 - mu) mean gamma + mu gamma_{r-1}, with gamma_0 that of the initial model: 0 unless a file says
+    otherwise. All other tensors are the mean. A model without gamma (the operator conv) is the mean. Gamma is kept in
+    float64.
     """
 
     def __init__(self, settings: MergeSettings) -> None:
@@ -101,6 +102,16 @@ class SmoothedModel(OneModel):
         """The same."""
         self._gamma = np.array(tensors[GAMMA], np.float64) if GAMMA in tensors else None
 
+    def reads(self, evidence: Evidence) -> Iterable[str]:
+        """The global model, as long as no gamma is known."""
+        return (GLOBAL,) if self._gamma is None else ()
+
+    def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
+        """Begins a new mean; before the first one, gamma is that of the initial model."""
+        if self._gamma is None and GAMMA in weights[GLOBAL].arrays:
+            self._gamma = np.array(weights[GLOBAL].arrays[GAMMA], np.float64)
+        return super().begin(round_number, evidence, weights)
+
     def merged(self) -> Weights:
         """The mean, with the gamma of this round."""
         assert isinstance(self._mean, Mean)
@@ -108,6 +119,6 @@ class SmoothedModel(OneModel):
 
     def _smooth(self, spec: TensorSpec, mean: NDArray[np.float64]) -> None:
         if spec.name == GAMMA:
-            before = np.zeros_like(mean) if self._gamma is None else self._gamma
-            mean[...] = (1 - self.settings.options.mu) * mean + self.settings.options.mu * before
+            assert self._gamma is not None
+            mean[...] = (1 - self.settings.options.mu) * mean + self.settings.options.mu * self._gamma
             self._gamma = mean.copy()

@@ -29,9 +29,19 @@ def model(gamma: tuple[float, ...], weight: float = 0.0, name: str = "fusion_gam
     return Weights.of({"w": np.array([weight]), name: np.array(gamma)}, specs)
 
 
-def merged(merging: Merging, number: int, *models: tuple[Weights, int]) -> dict[str, Any]:
-    """The tensors of the global model after a round in which these were trained on so many samples."""
-    merging.begin(number, NOBODY, {})
+def begin(merging: Merging, number: int, start: Weights) -> None:
+    merging.begin(number, NOBODY, dict.fromkeys(merging.reads(NOBODY), start))
+
+
+def merged(
+    merging: Merging, number: int, *models: tuple[Weights, int], start: Weights | None = None
+) -> dict[str, Any]:
+    """The tensors of the global model after a round in which these were trained on so many samples.
+
+    The round begins with the model `start`; None: one like theirs, of zeros.
+    """
+    tensors = models[0][0].tensors
+    begin(merging, number, start or Weights.of({spec.name: np.zeros(spec.shape) for spec in tensors}, tensors))
     for place, (weights, samples) in enumerate(models):
         merging.fold(number, GroupModel(place, (place,), frozenset({place}), samples, weights, {}))
     made = merging.finish(number)[GLOBAL]
@@ -56,6 +66,23 @@ def test_gamma_begins_at_0() -> None:
         merged(smoothed, n, (model((mean,)), 7))["fusion_gamma"].item() for n, mean in enumerate((0.5, 0.4, 0.6), 1)
     ]
     assert found == pytest.approx([0.05, 0.085, 0.1365], abs=1e-7)
+
+
+def test_gamma_of_a_start_file_is_the_past_of_the_first_round() -> None:
+    start = model((0.5, -1.0))
+    assert merged(merging(), 1, (model((0.5, -1.0)), 7), start=start)["fusion_gamma"].tolist() == [0.5, -1.0]
+    smoothed = merging()
+    found = merged(smoothed, 1, (model((0.4, 0.0)), 7), start=start)["fusion_gamma"]
+    assert found == pytest.approx([0.49, -0.9], abs=1e-7)
+    later = merged(smoothed, 2, (model((0.4, 0.0)), 7), start=model((9.0, 9.0)))["fusion_gamma"]
+    assert later == pytest.approx([0.481, -0.81], abs=1e-7)
+
+
+def test_a_round_that_is_tried_again_begins_with_the_same_past() -> None:
+    smoothed, start = merging(), model((0.5,))
+    begin(smoothed, 1, start)
+    smoothed.fold(1, GroupModel(0, (0,), frozenset({0}), 7, model((9.0,)), {}))
+    assert merged(smoothed, 1, (model((0.4,)), 7), start=start)["fusion_gamma"].item() == pytest.approx(0.49)
 
 
 @pytest.mark.parametrize(("options", "share"), [({}, 0.25), ({"weighted": "false"}, 0.5)])
@@ -97,6 +124,6 @@ def test_gamma_is_kept_in_float64_across_rounds_and_resumes() -> None:
 def test_a_round_in_which_nobody_trained_leaves_gamma_as_it_was() -> None:
     smoothed = merging()
     merged(smoothed, 1, (model((0.5,)), 1))
-    smoothed.begin(2, NOBODY, {})
-    smoothed.begin(3, NOBODY, {})
+    begin(smoothed, 2, model((0.05,)))
+    begin(smoothed, 3, model((0.05,)))
     assert merged(smoothed, 3, (model((0.4,)), 1))["fusion_gamma"].item() == pytest.approx(0.085)
