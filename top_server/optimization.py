@@ -72,9 +72,9 @@ def told_horizon(config: RunConfig, scheme: Scheme, hosted: Iterable[HostedClien
     Raises ConfigError if all have. Clients that join later do not count: this is about a run in which nobody trains.
     """
     horizon = plan(config.local_schedule, config.local_schedule_option).horizon
-    sizes = [one.train_samples for one in hosted if one.train_samples]
-    if horizon is None or not sizes:
+    if horizon is None:
         return
+    sizes = [one.train_samples for one in hosted]
     profile = PROFILES[scheme.profile].read(scheme.given("profile"))
     prior = profile.epochs(config) if isinstance(profile, PriorOptions) else 0
     epochs = max(config.local_epochs, prior)

@@ -101,8 +101,12 @@ class Refusal:
 
 
 def refusal(hello: Hello, known: Known, made: bool = True) -> Refusal | None:
-    """The first reason why a node may not join; None if it may. `made`: it has made its constants."""
-    checks = (_names, _numbers, _node, _clients, _client_names, _options, _model, *((_constants,) if made else ()))
+    """The first reason why a node may not join; None if it may.
+
+    `made`: it has made its constants, and told how many samples it has; a node that is only checked has not.
+    """
+    late = (_samples, _constants) if made else ()
+    checks = (_names, _numbers, _node, _clients, _client_names, _options, _model, *late)
     return next((found for check in checks for found in check(hello, known)), None)
 
 
@@ -259,6 +263,14 @@ def _clients(hello: Hello, known: Known) -> Iterator[Refusal]:
         if owner is not None:
             detail = f"client {client} is already hosted by another node: choose other --clients"
             yield Refusal(Failure(FailureCode.CLIENT_TAKEN, detail), f"by node {owner!r}")
+
+
+def _samples(hello: Hello, known: Known) -> Iterator[Refusal]:
+    """A client without samples has no weight in a mean, and what it tells later is not compared with 0."""
+    for hosted in hello.clients:
+        if not hosted.train_samples:
+            detail = f"client {hosted.client} has no training samples: leave it out of --clients"
+            yield Refusal(Failure(FailureCode.WRONG_TASK, detail))
 
 
 def _client_names(hello: Hello, known: Known) -> Iterator[Refusal]:

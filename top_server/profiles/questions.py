@@ -125,11 +125,7 @@ class Losses(Profile[LossOptions]):
         columns, _ = await _of_each_model(
             self, round_number, "evaluate-training", everyone, first=self.options.restart * count
         )
-        clients = tuple(
-            client
-            for client in everyone
-            if hosted[client].train_samples and all(client in column for column in columns)
-        )
+        clients = tuple(client for client in everyone if all(client in column for column in columns))
         losses = [[column[client].loss_sum / column[client].samples for column in columns] for client in clients]
         costs = np.array(losses).reshape(-1, count)
         if clients:

@@ -148,6 +148,11 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         FailureCode.WRONG_TASK,
         "its task has partition=iid, and the run has another value: give all",
     ),
+    "nothing to train on": (
+        dataclasses.replace(hello("n1"), clients=(HostedClient(2, 9, 5), HostedClient(3, 0, 5))),
+        FailureCode.WRONG_TASK,
+        "client 3 has no training samples: leave it out of --clients",
+    ),
     "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "its model has other tensors than the run's"),
     "no port": (hello(*SECOND, peer_address="host"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
     "port 0": (hello(*SECOND, peer_address="host:0"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
@@ -167,6 +172,12 @@ def test_a_node_is_refused_that_has(name: str) -> None:
 def test_a_node_that_is_like_the_first_one_may_join() -> None:
     assert refusal(FIRST, known()) is None
     assert refusal(hello(*SECOND, task_options=FIRST.task_options), known(FIRST)) is None
+
+
+def test_a_node_that_is_checked_need_not_tell_how_many_samples_it_has() -> None:
+    blank = dataclasses.replace(hello(*SECOND), clients=(HostedClient(2, 0, 0), HostedClient(3, 0, 0)))
+    assert refusal(blank, known(FIRST), made=False) is None
+    assert told(blank, known(FIRST)) is not None
 
 
 def test_options_are_compared_by_value_and_where_both_have_them() -> None:

@@ -124,7 +124,7 @@ async def test_clients_of_less_than_two_samples_are_not_asked_and_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
-        await surveys.join("small", c7=1, c8=2, c9=0)
+        await surveys.join("small", c7=1, c8=2, c9=1)
         evidence = await profile.gather(1)
         assert evidence.clients == (0, 1, 7, 8, 9)
         assert [task.clients for task in surveys.asked] == [(0, 1, 8)]

@@ -13,35 +13,17 @@ from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
 
 
-def answering(surveys: Surveys, losses: Mapping[int, Sequence[float]] | None = None) -> None:
-    """Every client says that it judged five samples, with its id as the mean loss, or these of model after model."""
+def answering(surveys: Surveys, losses: Mapping[int, Sequence[float]]) -> None:
+    """Every client says that it judged five samples, with these mean losses of model after model."""
 
     def judge(task: GroupTask) -> GroupOutcome:
         model = len(surveys.of("evaluate-training")) - 1
-        means = {client: losses[client][model] if losses else client for client in task.clients}
+        means = {client: losses[client][model] for client in task.clients}
         done = (MemberDone(c, place, Evaluated(1, 5, 5.0 * mean)) for place, (c, mean) in enumerate(means.items()))
         return surveys.outcome(task, done=tuple(done))
 
     surveys.answers["evaluate-training"] = judge
     surveys.answers["initialise"] = lambda task: surveys.outcome(task, result=surveys.made(model(0.0)))
-
-
-async def test_a_client_without_training_samples_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with surveyed(monkeypatch, 2, "clusters", {"models": "2"}) as surveys:
-        answering(surveys)
-        await surveys.join("n1", c7=0)
-        evidence = await surveys.stage.profile("losses").gather(1)
-    assert evidence.clients == (0, 1)
-    assert evidence.matrices["costs"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
-
-
-async def test_where_no_client_has_training_samples_nobody_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with surveyed(monkeypatch, 0, "clusters", {"models": "2"}) as surveys:
-        answering(surveys)
-        await surveys.join("n1", c7=0)
-        evidence = await surveys.stage.profile("losses").gather(1)
-    assert evidence.clients == ()
-    assert evidence.matrices["costs"].shape == (0, 2)
 
 
 NAN, INFINITE = math.nan, math.inf
