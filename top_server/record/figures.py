@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.encoding import BFLOAT16, wire_bytes
+from fedgsp.messages import Results
 from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import ACCURACY
 from top_server.baseline.local_run import gains
@@ -41,7 +42,7 @@ def row_of(
     `evaluated` and `validated` are the evaluations on test and on validation data. `shared` says whether all clients
     have the same model; `histograms` are the class histograms that clients told.
     """
-    costs, groups = _costs(context, teams), len(teams.plan.groups)
+    costs, groups = _costs(context, teams, outcomes), len(teams.plan.groups)
     chained, of_drawn = PROGRAMS[context.scheme.program].chained, context.scheme.sampling == "clients"
     moved = sum((outcome.moved for outcome in outcomes), Moved())
     # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
@@ -100,12 +101,14 @@ def _cpd(histograms: Mapping[int, tuple[int, ...]], plan: Plan) -> float | None:
     return cpd_median(np.stack(counts)) if len(counts) > 1 else None
 
 
-def _costs(context: RunContext, teams: Teams) -> CostModel:
+def _costs(context: RunContext, teams: Teams, outcomes: Sequence[GroupOutcome]) -> CostModel:
     scheme, membership = context.scheme, context.membership
     busy = {client for group in teams.sampled for client in group} if scheme.sampling == "none" else None
     sizes = [hosted.train_samples for client, hosted in membership.clients.items() if busy is None or client in busy]
+    retained = [task.groups_of_one for task in (one.task for one in outcomes) if task.results is Results.RETAINED]
     return CostModel(
         clients=len(sizes),
+        alone=len(membership.clients.keys() & set[int]().union(*retained)),
         sampling_rate=sampling_rate(context.config) if scheme.sampling != "none" else 1.0,
         local_epochs=context.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
@@ -120,13 +123,16 @@ class CostModel:
     """Modelled costs of a run (FedGSP, cost model); the default constants are those of the paper.
 
     T_comp(r) = N_calc / T_FLOPS * n * e * K / min(K, f(r)) + N_aggr / T_FLOPS * (kappa * f(r) - 1)   seconds
-    T_comm(r) = 8 * kappa * K * size * (1 / R_in + 1 / R_out)                                         seconds
-    D_comm(r) = 2 * kappa * K * size                                                                  bytes
+    T_comm(r) = 8 * (kappa * K - A) * size * (1 / R_in + 1 / R_out)                                   seconds
+    D_comm(r) = 2 * (kappa * K - A) * size                                                            bytes
 
-    FedAvg is f(r) = K. Traffic between managers and the top server is left out: in the paper they share a machine.
+    FedAvg is f(r) = K. A clients train alone and keep their models (HCCT, FedCollab). Traffic between managers and the
+    top server is left out: in the paper they share a machine.
     """
 
     clients: int = 368
+    #: A.
+    alone: int = 0
     sampling_rate: float = 0.3
     local_epochs: int = 1
     samples_per_client: float = 226.0
@@ -153,13 +159,17 @@ class CostModel:
         return (self.flop_per_sample * samples + self.flop_per_aggregation * additions) / self.flop_per_second
 
     def t_comm_s(self) -> float:
-        """Seconds of transfer in a round: every sampled client downloads and uploads one model."""
-        bits = 8 * self.sampling_rate * self.clients * self.model_bytes
+        """Seconds of transfer in a round: every sampled client with a group downloads and uploads one model."""
+        bits = 8 * self._with_others * self.model_bytes
         return bits * (1 / self.download_rate + 1 / self.upload_rate)
 
     def d_comm_bytes(self) -> float:
-        """Bytes to and from the sampled clients in a round."""
-        return 2 * self.sampling_rate * self.clients * self.model_bytes
+        """Bytes to and from these clients in a round."""
+        return 2 * self._with_others * self.model_bytes
+
+    @property
+    def _with_others(self) -> float:
+        return max(0.0, self.sampling_rate * self.clients - self.alone)
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:

@@ -6,11 +6,14 @@ import dataclasses
 
 import pytest
 
-from fedgsp.messages import Evaluated
+from fedgsp.messages import Evaluated, GroupResult, ModelRef
 from fedgsp.scoring import Scoring
 from tests.support.staged import stage
 from top_server.evaluation import Evaluation
+from top_server.evidence import Evidence
 from top_server.grouping import Plan
+from top_server.groups.planning import round_tasks
+from top_server.groups.task import GroupOutcome
 from top_server.merging import MERGES
 from top_server.record.figures import row_of
 from top_server.record.scores import score_of, scored_by, scores_of
@@ -62,6 +65,30 @@ async def test_drawn_clients_that_train_in_turn_cost_the_time_of_these_alone() -
             for context in (one_each, in_turn)
         )
         assert chain == pytest.approx(2 * at_once, rel=1e-3)  # two of the four clients are drawn
+
+
+@pytest.mark.parametrize(
+    ("merge", "groups", "travel"),
+    [
+        ("none", ((0,), (1,), (2,), (3,)), 0),
+        ("none", ((0,), (1, 2), (3,)), 2),
+        ("none", ((0, 1, 2, 3),), 4),
+        ("mean", ((0,), (1, 2), (3,)), 4),  # their results go to the top server
+        ("soft-clusters", ((0,), (1,), (2,), (3,)), 4),
+    ],
+)
+async def test_models_of_clients_that_train_alone_and_keep_them_cause_no_traffic(
+    merge: str, groups: tuple[tuple[int, ...], ...], travel: int
+) -> None:
+    async with stage(merge) as s:
+        teams = Teams(Plan(groups, ()), groups)
+        tasks = round_tasks(s.context.scheme, s.merging, s.context.holdings({}), teams, Evidence((0, 1, 2, 3)))
+        outcomes = [GroupOutcome(task, s.manager, GroupResult(ModelRef(""), 0, 0, 0), (), ()) for task in tasks]
+        row = row_of(s.context, 1, teams, outcomes, None, 1.0, s.merging.shared, {}).fields
+    both_ways = 2 * 8  # bytes: a model is one float64
+    assert row["d_comm_bytes"] == travel * both_ways
+    assert row["t_comm_s"] == pytest.approx(8 * travel * both_ways / 567e6)
+    assert row["t_comp_s"] > 0
 
 
 async def test_a_round_without_an_evaluation_has_no_figures_of_one() -> None:
