@@ -223,6 +223,13 @@ def test_every_domain_follows_its_seed(digit_folder: Path) -> None:
         assert not np.array_equal(one.train.x, three.train.x)
 
 
+def test_a_client_has_as_many_samples_as_in_hcct() -> None:
+    """The smallest source has 7,438 for training. Half of a tenth of them is loaded, and divided among two clients."""
+    loaded = int(7_438 // 10 * 0.5)
+    assert loaded == 371
+    assert len(DigitDomains(domains="digits").data(0).train) == loaded // 2
+
+
 @pytest.mark.parametrize(("drop_last", "steps"), [(True, 10), (False, 15)])
 def test_185_samples_are_ten_steps_of_64_in_five_epochs(drop_last: bool, steps: int) -> None:
     clients = Clients(DigitDomains(domains="digits", width=0.02, drop_last=drop_last), [0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -83,6 +84,42 @@ TWO = [TYPES[0] + TYPES[1], TYPES[2] + TYPES[3]]
 ONE_APART = [TYPES[0], TYPES[1] + TYPES[2] + TYPES[3]]
 GLOBAL = [list(range(20))]
 every_shift = pytest.mark.parametrize("shift", SHIFTS)
+
+
+def best_for(some: Clients, client: int, groups: Iterable[list[int]]) -> list[int]:
+    """The one of these groups in which the client itself has the smallest error bound."""
+    own = np.zeros_like(some.distances)
+    own[client] = some.distances[client]
+
+    def bound(group: list[int]) -> float:
+        size = some.sizes[group].sum()
+        return objective(own, some.sizes, some.weight, [group]) - (len(group) - 1) * some.weight / float(np.sqrt(size))
+
+    return min(groups, key=bound)
+
+
+def furthest(some: Clients, client: int) -> float:
+    """D_thr of the paper."""
+    return float(some.weight * np.sqrt(some.sizes.sum()) / (2 * some.sizes[client]))
+
+
+@pytest.mark.parametrize(("client", "threshold", "best"), [(0, 0.3462, TYPES[0]), (10, 51.9, TYPES[2] + TYPES[3])])
+def test_large_clients_of_the_label_shift_have_a_threshold_and_small_ones_would_take_anybody(
+    client: int, threshold: float, best: list[int]
+) -> None:
+    label, of_a_type = SHIFTS["label"], itertools.product(range(6), repeat=4)
+    assert furthest(label, client) == pytest.approx(threshold, rel=1e-3)
+    groups = ([row for rows, count in zip(TYPES, counts, strict=True) for row in rows[:count]] for counts in of_a_type)
+    assert best_for(label, client, (group for group in groups if client in group)) == best
+
+
+@given(any_clients(fewest=2, most=6))
+@settings(deadline=None, max_examples=60)
+def test_nobody_beyond_the_threshold_of_the_paper_is_in_the_best_coalition_of_a_client(some: Clients) -> None:
+    others = range(1, len(some.sizes))
+    groups = ([0, *more] for count in range(len(some.sizes)) for more in itertools.combinations(others, count))
+    best = best_for(some, 0, groups)
+    assert all(some.distances[0, other] <= furthest(some, 0) * (1 + 1e-9) for other in best[1:])
 
 
 @pytest.mark.parametrize(
