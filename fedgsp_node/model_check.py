@@ -1,6 +1,7 @@
 """Refuses models whose tensors cannot travel, or would not follow the training of a client."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -11,14 +12,16 @@ from fedgsp.messages import TensorSpec
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp_node.devices import CPU
+from fedgsp_node.named_state import named_state, state_of
 from fedgsp_node.torch_weights import values_of
+from fedgsp_node.users_code import guarded
 
 
 def check_model(module: nn.Module) -> None:
     """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
 
-    Every tensor must have a name that can be shown and a shape, and be dense and on the CPU. Parameters must not share
-    memory with each other, with buffers, or with tensors that are plain attributes.
+    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU. Parameters
+    must not share memory with each other, with buffers, or with tensors that are plain attributes.
     """
     require(
         isinstance(module, nn.Module),
@@ -42,7 +45,14 @@ def check_model(module: nn.Module) -> None:
             f"{described} has no shape yet",
             "run one batch through the model in model(), or give the layer its sizes",
         )
-    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+    named = guarded(lambda: list(named_state(module)), "model().state_dict()")
+    names = Counter(name for name, _ in named)
+    for name, tensor in itertools.chain(named, module.named_parameters(), module.named_buffers()):
+        require(
+            names[name] < 2,
+            f"the model's state_dict() gives a tensor the name {name!r}, which is the name of another tensor",
+            "let state_dict() leave the names as they are",
+        )
         require(
             is_text(name),
             f"the model's tensor {name!r} has a name that cannot be sent",
@@ -91,7 +101,7 @@ def values_anew(
     """
     own = {spec.name for spec in tensors}
     earlier = {id(tensor) for tensor in itertools.chain(module.parameters(), module.buffers())}
-    for name, tensor in itertools.chain(made.named_parameters(), made.named_buffers()):
+    for name, tensor in state_of(made).items():
         require(
             name not in own or id(tensor) not in earlier,
             f"the task's model() returned the same tensor {name!r} twice, and each call has to make it anew",

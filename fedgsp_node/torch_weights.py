@@ -12,32 +12,20 @@ from fedgsp.messages import TensorSpec
 from fedgsp.require import require
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import array_of, tensor_of
-
-
-def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters (a shared one only once), then the buffers that state_dict() includes, by name."""
-    saved = module.state_dict(keep_vars=True)
-    named: dict[str, torch.Tensor] = dict(module.named_parameters())
-    named.update({name: buffer for name, buffer in module.named_buffers() if name in saved})
-    return named
-
-
-def _every_name(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All names of the tensors: a shared parameter has several."""
-    return {**_state(module), **dict(module.named_parameters(remove_duplicate=False))}
+from fedgsp_node.named_state import every_name, state_of
 
 
 def _with_prefix(module: torch.nn.Module, prefixes: tuple[str, ...]) -> set[int]:
     """The `id()` of each tensor one of whose names begins with a prefix."""
-    return {id(tensor) for name, tensor in _every_name(module).items() if prefixes and name.startswith(prefixes)}
+    return {id(tensor) for name, tensor in every_name(module).items() if prefixes and name.startswith(prefixes)}
 
 
 def _check_prefixes(module: torch.nn.Module, prefixes: tuple[str, ...], what: str) -> None:
     for prefix in prefixes:
         require(
-            any(name.startswith(prefix) for name in _every_name(module)),
+            any(name.startswith(prefix) for name in every_name(module)),
             f"no tensor's name begins with the task's {what} {prefix!r}",
-            f"there are {', '.join(_state(module))}",
+            f"there are {', '.join(state_of(module))}",
         )
 
 
@@ -48,7 +36,7 @@ def constants(module: torch.nn.Module, named: tuple[str, ...] = ()) -> dict[str,
     """
     _check_prefixes(module, named, "constant")
     chosen, found = _with_prefix(module, named), {}
-    for name, tensor in _state(module).items():
+    for name, tensor in state_of(module).items():
         require(
             not (id(tensor) in chosen and tensor.requires_grad),
             f"the task names the tensor {name!r} as constant, and training changes it",
@@ -61,7 +49,7 @@ def constants(module: torch.nn.Module, named: tuple[str, ...] = ()) -> dict[str,
 
 def _travelling(module: torch.nn.Module, constant: tuple[str, ...]) -> dict[str, torch.Tensor]:
     stay = constants(module, constant)
-    return {name: tensor for name, tensor in _state(module).items() if name not in stay}
+    return {name: tensor for name, tensor in state_of(module).items() if name not in stay}
 
 
 def tensor_specs(
@@ -112,11 +100,11 @@ def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.
 
     `head` is that of `tensor_specs`.
     """
-    head = head or _last_dense_layer(module)
+    in_head = _with_prefix(module, head or _last_dense_layer(module))
     layers = [
         layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, torch.nn.Linear) and f"{name}.weight".removeprefix(".").startswith(head)
+        for layer in module.modules()
+        if isinstance(layer, torch.nn.Linear) and any(id(one) in in_head for one in layer.parameters())
     ]
     return layers[-1] if layers else None
 
@@ -126,21 +114,21 @@ def values_of(
 ) -> dict[str, torch.Tensor]:
     """The values of those of these tensors that the module has, by name, on a device."""
     named = {spec.name for spec in tensors}
-    return {name: tensor.detach().to(device) for name, tensor in _state(module).items() if name in named}
+    return {name: tensor.detach().to(device) for name, tensor in state_of(module).items() if name in named}
 
 
 def placed(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
     """The weights on the device of the module, by name; on the CPU they are views of the buffer of `weights`."""
     return {
         name: tensor_of(weights.arrays[name]).to(tensor.device)
-        for name, tensor in _state(module).items()
+        for name, tensor in state_of(module).items()
         if name in weights.arrays
     }
 
 
 def bind(module: torch.nn.Module, weights: Weights) -> None:
     """Gives the tensors of a module the values that `weights` has; on the CPU both then share their memory."""
-    tensors = _state(module)
+    tensors = state_of(module)
     for name, values in placed(module, weights).items():
         tensors[name].data = values
 
@@ -154,14 +142,14 @@ def unbind(module: torch.nn.Module, constant: tuple[str, ...] = ()) -> None:
 @contextlib.contextmanager
 def swapped(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Inside the context, tensors of the module are those of `values`; afterwards they are what they were before."""
-    before = {name: tensor.data for name, tensor in _state(module).items() if name in values}
-    for name, tensor in _state(module).items():
-        if name in values:
-            tensor.data = values[name]
+    found = {name: tensor for name, tensor in state_of(module).items() if name in values}
+    before = {name: tensor.data for name, tensor in found.items()}
+    for name, tensor in found.items():
+        tensor.data = values[name]
     try:
         yield
     finally:
-        for name, tensor in _state(module).items():
+        for name, tensor in state_of(module).items():
             if name in before:
                 tensor.data = before[name]
 
@@ -174,11 +162,11 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
     the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`. Raises
     ValueError if the new tensor has another shape, or if the model has a further tensor to save.
     """
-    known = _state(module).keys()
+    known = state_of(module).keys()
     with swapped(module, placed(module, weights)):
         _flatten(module)
         yield
-        state = _state(module)
+        state = state_of(module)
         after = {name: tensor.detach() for name, tensor in state.items() if name in weights.arrays}
     for name in sorted(state.keys() - known):
         if isinstance(state[name], torch.nn.Parameter):
@@ -208,7 +196,7 @@ def _flatten(module: torch.nn.Module) -> None:
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = (), constant: tuple[str, ...] = ()) -> Weights:
     """A copy of the module's tensors that travel. Arguments and errors are those of `tensor_specs`."""
     specs = tensor_specs(module, head, constant)
-    tensors = _state(module)
+    tensors = state_of(module)
     return Weights.of({spec.name: array_of(tensors[spec.name]) for spec in specs}, specs)
 
 

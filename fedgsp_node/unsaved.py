@@ -6,6 +6,7 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp_node.first_values import FirstValues
+from fedgsp_node.named_state import is_persistent, state_of
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -16,13 +17,16 @@ def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
 
 
 class Unsaved:
-    """Buffers that state_dict() does not include, attributes of layers, and which parameters are trained."""
+    """Buffers that are not persistent or have no value, attributes of layers, and which parameters are trained."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        saved = module.state_dict()
-        self._saved = frozenset(saved)
-        found = {full: layer._buffers[name] for full, layer, name in _buffers(module) if full not in saved}
+        self._saved = frozenset(state_of(module))
+        found = {
+            full: layer._buffers[name]
+            for full, layer, name in _buffers(module)
+            if layer._buffers[name] is None or not is_persistent(layer, name)
+        }
         #: Copies, by name; None for a buffer without a value.
         self.buffers = {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
         self._attributes = FirstValues(module)
@@ -47,7 +51,7 @@ class Unsaved:
                     layer._buffers[name] = None if value is None else value.clone()
                 else:
                     buffer.data = value.clone()
-        for name in sorted(self._module.state_dict().keys() - self._saved):
+        for name in sorted(state_of(self._module).keys() - self._saved):
             raise TaskError(
                 f"the model has a tensor {name!r} that it did not have at first", "make all of its layers in model()"
             )

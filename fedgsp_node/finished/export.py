@@ -15,6 +15,7 @@ from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.finished.tensors import Arrays, Tell, check_constants, tensors_of
 from fedgsp_node.hosted_data import hosted_ids
 from fedgsp_node.making import model_of
+from fedgsp_node.named_state import state_of
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
 from fedgsp_node.users_code import guarded
@@ -79,7 +80,9 @@ def export(
     arrays = tensors_of(run, file, tensor_specs(module, tuple(task.head), named), client, personal, tell, "--client")
     added = _load(module, arrays)
     if out.suffix == SUFFIX:
-        _write(out, {**module.state_dict(), **added}, run, file)
+        travelled = {name: as_tensor(array) for name, array in arrays.items()}
+        # The training may have added some of them to the model, and the model's own state_dict() may leave some out.
+        _write(out, {**travelled, **module.state_dict()}, run, file)
         return
     if added:
         raise ConfigError(
@@ -92,14 +95,14 @@ def export(
         )
 
 
-def _load(module: torch.nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:
-    """Gives a module these values; returns the tensors that the module does not have."""
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def _load(module: torch.nn.Module, arrays: Arrays) -> list[str]:
+    """Gives a module these values; returns the names that the module does not have."""
+    found = state_of(module)
     with torch.no_grad():
         for name, array in arrays.items():
             if name in found:
                 found[name].copy_(as_tensor(array))
-    return {name: as_tensor(array) for name, array in arrays.items() if name not in found}
+    return [name for name in arrays if name not in found]
 
 
 def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: ModelFile) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.trainings import GAMMA, PREVIOUS, FedFusionOptions
+from fedgsp_node.named_state import state_of
 from fedgsp_node.nested import mapped
 from fedgsp_node.torch_weights import swapped
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
@@ -117,10 +118,10 @@ def extend(
     Gamma begins at 0; the convolution begins as torch begins one. With `evaluation=previous`, the module also gets a
     buffer for each tensor of the `model`, which begins with the value of that tensor.
     """
-    before = module.state_dict() if options.evaluation == "previous" else {}
+    before = state_of(module) if options.evaluation == "previous" else {}
     previous = {spec.name: f"{PREVIOUS}{number}" for number, spec in enumerate(model) if before}
     for name, buffer in previous.items():
-        module.register_buffer(buffer, before[name].clone())
+        module.register_buffer(buffer, before[name].detach().clone())
     (channels,), dtype = features.shape, getattr(torch, features.dtype)
     if options.operator == "conv":
         convolution = nn.Conv2d(2 * channels, channels, kernel_size=1, dtype=dtype)

@@ -1,6 +1,7 @@
 """pFedMe (C. T. Dinh and others, NeurIPS 2020; section 6): the shared model moves towards a personal model."""
 
 from fedgsp_node.arrays import array_of
+from fedgsp_node.named_state import state_of
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent, move
 
@@ -24,7 +25,7 @@ def train(work: LocalWork) -> Result:
                 count += 1
         steps.store(theta, work.personal)
     # Only passes of the personal model update the buffers (batch norm). Both models get these values.
-    state = work.module.state_dict()
+    state = state_of(work.module)
     for spec in work.personal.tensors:
         if not spec.trainable:
             work.personal.arrays[spec.name][...] = array_of(state[spec.name])

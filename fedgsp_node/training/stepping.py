@@ -11,6 +11,7 @@ import torch
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import tensor_of
 from fedgsp_node.devices import CPU
+from fedgsp_node.named_state import state_of
 from fedgsp_node.training.base import Batch, LocalWork, NoLoss
 
 #: Losses that stay on a GPU before they are summed up. A training that hangs there is noticed that much later.
@@ -22,7 +23,12 @@ class Steps(abc.ABC):
 
     def __init__(self, work: LocalWork) -> None:
         self._work = work
-        self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
+        trained = {
+            name: tensor
+            for name, tensor in state_of(work.module).items()
+            if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
+        }
+        self._names = list(trained)
         self._loss_sum, self._seen = 0.0, 0
         #: Number of losses in the sum, and the last one.
         self._counted = 0
@@ -30,7 +36,7 @@ class Steps(abc.ABC):
         #: The last losses, as far as they are not in the sum, with their numbers of samples.
         self._losses: list[tuple[torch.Tensor, int]] = []
         #: The trainable parameters.
-        self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
+        self.parameters = list(trained.values())
         #: The memory in which the values of each parameter must be after a step.
         self._homes = [parameter.data for parameter in self.parameters]
         #: FedNova's ||a||_1 (section 6): the sum of the shares with which each step's gradient is in the result, in

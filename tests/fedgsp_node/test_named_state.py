@@ -1,0 +1,178 @@
+"""The tensors that training changes travel under the names of state_dict(), whatever a model's own one leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import Additions, OptimizerSettings, TrainingSettings
+from fedgsp.seeds import stream
+from fedgsp.task import Task
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients
+from fedgsp_node.finished.export import export
+from fedgsp_node.finished.record import read
+from fedgsp_node.model_check import check_model
+from fedgsp_node.torch_weights import classifier, tensor_specs
+from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.run_directories import write
+
+BATCH, RATE = 7, 0.05
+
+
+def body() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.BatchNorm1d(8))
+
+
+def checkpointed() -> nn.Module:
+    """Its buffers have another name in the model than in state_dict()."""
+    wrapped = checkpoint_wrapper(body(), checkpoint_impl=CheckpointImpl.NO_REENTRANT)
+    return nn.Sequential(wrapped, nn.Linear(8, 3))
+
+
+class LeavesOut(nn.Sequential):
+    """Its own state_dict() leaves out what it has learned about the inputs."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        saved = super().state_dict(*args, **kwargs)
+        return {name: tensor for name, tensor in saved.items() if "running" not in name}
+
+
+def leaving_out() -> nn.Module:
+    return LeavesOut(body(), nn.Linear(8, 3))
+
+
+KINDS = (checkpointed, leaving_out)
+
+
+class OfModel(Blobs):
+    """A task with a model of another kind."""
+
+    def __init__(self, kind: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self._kind = kind
+        self.extractor = "0"
+
+    def model(self) -> nn.Module:
+        return self._kind()
+
+
+class Checkpointed(OfModel):
+    def __init__(self) -> None:
+        super().__init__(checkpointed)
+
+
+class LeftOut(OfModel):
+    def __init__(self) -> None:
+        super().__init__(leaving_out)
+
+
+def settings(algorithm: str = "sgd", **others: Any) -> TrainingSettings:
+    return TrainingSettings(algorithm, 2, BATCH, RATE, seed=11, **others)
+
+
+def tensors(weights: Weights) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array.copy()) for name, array in weights.arrays.items()}
+
+
+def plainly(task: Task, start: Weights, client: int) -> nn.Module:
+    """A loop of torch."""
+    module = task.model()
+    module.load_state_dict(tensors(start))
+    data, order = task.data(client).train, stream(11, "batch-order", 1, client)
+    x, y = torch.from_numpy(data.x.copy()), torch.from_numpy(data.y.copy())
+    optimiser = torch.optim.SGD(module.parameters(), RATE)
+    for _ in range(2):
+        for rows in torch.split(torch.from_numpy(order.permutation(len(x))), BATCH):
+            optimiser.zero_grad()
+            task.loss(module(x[rows]), y[rows]).backward()
+            optimiser.step()
+    return module
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_norm_travels_and_is_loaded_as_from_a_plain_loop(kind: Callable[[], nn.Module]) -> None:
+    task = OfModel(kind)
+    clients = Clients(task, None)
+    clients.rehearse()
+    start = clients.initial_weights(3)
+    trained = clients.train(2, start, settings(), 1, Control()).after
+    found, expected = task.model(), plainly(task, start, 2)
+    found.load_state_dict(tensors(trained))
+    every = [dict((*module.named_parameters(), *module.named_buffers())) for module in (found, expected)]
+    for name, tensor in every[1].items():
+        torch.testing.assert_close(every[0][name], tensor, rtol=1e-5, atol=1e-5, msg=name)
+    data = task.data(2).test
+    with torch.no_grad():
+        outputs = expected.eval()(torch.from_numpy(data.x))
+    judged = clients.evaluate(2, trained, Control())
+    assert judged.correct == task.correct(outputs, torch.from_numpy(data.y))
+
+
+def test_the_names_are_those_of_a_model_without_the_wrapper() -> None:
+    plain = nn.Sequential(body(), nn.Linear(8, 3))
+    assert tensor_specs(checkpointed()) == tensor_specs(plain)
+    for head in ("0.1.", "0._checkpoint_wrapped_module.1."):  # either name
+        assert tensor_specs(checkpointed(), (head,)) == tensor_specs(plain, ("0.1.",))
+        module: Any = checkpointed()
+        assert classifier(module, (head,)) is module[0][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("pfedme", {}), ("fedmmd", {}), ("ditto", {}), ("fedfusion", {"evaluation": "previous"})],
+)
+def test_every_name_is_found_by_the_trainings(kind: Any, algorithm: str, options: dict[str, str]) -> None:
+    clients = Clients(OfModel(kind), None)
+    clients.extend(Additions(algorithm, options))
+    start = clients.initial_weights(3)
+    optimizer = OptimizerSettings("adamw", state="kept") if algorithm == "ditto" else None
+    order = settings(algorithm, options=options, optimizer=optimizer)
+    learned = clients.train(2, start, order, 1, Control())
+    (mean,) = {name for name, _ in clients.task.model().named_buffers() if name.endswith("0.running_mean")}
+    name = mean.replace("_checkpoint_wrapped_module.", "")
+    assert (learned.after.arrays[name] != start.arrays[name]).any()
+
+
+@pytest.mark.parametrize("kind", [Checkpointed, LeftOut])
+def test_an_exported_file_has_them_all(kind: type[Checkpointed | LeftOut], tmp_path: Path) -> None:
+    task, name = kind(), f"{__name__}:{kind.__name__}"
+    clients = Clients(task, None)
+    trained = clients.train(2, clients.initial_weights(3), settings(), 1, Control()).after
+    run = read(write(tmp_path / "run", task, {"final": (trained, ())}, task=name))
+    out = tmp_path / "whole.safetensors"
+    export(run, task, run.model("final", None), out, client=None, personal=None, merge_adapters=False, tell=print)
+    found = load_file(out)
+    task.model().load_state_dict(found)
+    for tensor, array in trained.arrays.items():
+        np.testing.assert_array_equal(found[tensor].numpy(), array)
+
+
+def test_a_name_that_two_tensors_would_have_is_refused() -> None:
+    class Renames(nn.Sequential):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            saved = super().state_dict(*args, **kwargs)
+            return {"1.weight": saved["0.weight"]}
+
+    with pytest.raises(TaskError, match=r"gives a tensor the name '1\.weight', which is the name of another tensor"):
+        check_model(Renames(nn.Linear(2, 2), nn.Linear(2, 2)))
+
+
+def test_a_state_dict_that_fails_is_told_with_its_line() -> None:
+    class Fails(nn.Linear):
+        def state_dict(self) -> Any:  # type: ignore[override]
+            return super().state_dict()
+
+    with pytest.raises(TaskError, match=r"model\(\)\.state_dict\(\) raised TypeError: .*'keep_vars'"):
+        check_model(Fails(2, 2))
