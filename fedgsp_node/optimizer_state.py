@@ -89,7 +89,7 @@ def load(optimizer: torch.optim.Optimizer, names: Mapping[int, str], state: Stat
     Tensors of the dtype and the device of their parameter are taken without a copy.
     """
     saved = optimizer.state_dict()
-    for number, parameter in enumerate(_parameters(optimizer)):
+    for number, parameter in enumerate(parameters_of(optimizer)):
         if (found := state.get(_name(optimizer, parameter, names))) is not None:
             saved["state"][number] = dict(found)
     if state:
@@ -102,7 +102,7 @@ def _undo_casts(optimizer: torch.optim.Optimizer, saved: Mapping[int, Mapping[st
 
     A product of decay rates (NAdam) would lose most of its digits beside a parameter in bfloat16.
     """
-    for number, parameter in enumerate(_parameters(optimizer)):
+    for number, parameter in enumerate(parameters_of(optimizer)):
         for entry, value in saved.get(number, {}).items():
             loaded = optimizer.state[parameter][entry]
             if isinstance(value, torch.Tensor) and loaded.dtype != value.dtype:
@@ -113,7 +113,7 @@ def states_of(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str]
 ) -> Iterator[tuple[str, Mapping[str, torch.Tensor | float]]]:
     """The name and the state of each parameter that has one, without empty entries."""
-    for parameter in _parameters(optimizer):
+    for parameter in parameters_of(optimizer):
         if found := optimizer.state.get(parameter):
             entries = {entry: value for entry, value in found.items() if value is not None}
             yield _name(optimizer, parameter, names), entries
@@ -129,7 +129,7 @@ def _name(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, names: Mapp
     return name
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The parameters in the order in which torch numbers them in a state_dict()."""
     for group in optimizer.param_groups:
         parameters: Sequence[torch.Tensor] = group["params"]

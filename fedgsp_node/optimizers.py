@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task, overrides
+from fedgsp_node.optimizer_state import parameters_of
 from fedgsp_node.training.factored import large
 
 #: Makes an optimiser of trainable parameters and a step size.
@@ -108,6 +109,15 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
+def _fault(optimizer: torch.optim.Optimizer, given: Iterable[torch.nn.Parameter]) -> str | None:
+    """What is wrong with the parameters of an optimiser, in words; it may leave out some of the `given` ones."""
+    stepped, known = list(parameters_of(optimizer)), {id(parameter) for parameter in given}
+    strange = next((parameter for parameter in stepped if id(parameter) not in known), None)
+    if strange is not None:
+        return f"steps a parameter of shape {tuple(strange.shape)} that is not the model's"
+    return None if stepped else "steps no parameter"
+
+
 def own(task: Task) -> Make:
     """The optimiser of a task that has one."""
 
@@ -122,6 +132,11 @@ def own(task: Task) -> Make:
             raise TaskError(
                 f"the task's optimizer() returned {type(found).__name__}, which computes several gradients in a step",
                 "return an optimiser whose step() needs no closure",
+            )
+        if fault := _fault(found, parameters):
+            raise TaskError(
+                f"the task's optimizer() returned {type(found).__name__}, which {fault}",
+                "give the optimiser the parameters that optimizer() gets, and no others",
             )
         return found
 
@@ -159,4 +174,6 @@ def _guarded(
         found: torch.optim.Optimizer = part.load()(parameters, learning_rate, options)
         if not isinstance(found, torch.optim.Optimizer):
             raise TypeError(f"its code returned {type(found).__name__}, not a torch.optim.Optimizer")
+        if fault := _fault(found, parameters):
+            raise TypeError(f"its code returned {type(found).__name__}, which {fault}")
         return found

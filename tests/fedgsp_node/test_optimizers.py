@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedgsp import ClientData, Split, Task
-from fedgsp.errors import ConfigError, TaskError
-from fedgsp.messages import OptimizerSettings
-from fedgsp.optimizers import AUTO, OPTIMIZERS
+from fedgsp import ClientData, Split, Task, check
+from fedgsp.errors import ConfigError, RunError, TaskError
+from fedgsp.messages import OptimizerSettings, TrainingSettings
+from fedgsp.optimizers import AUTO, OPTIMIZERS, Optimizer
 from fedgsp_node.clients import Clients
 from fedgsp_node.optimizers import has_own, stepping
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.training.control import Control
 from tests.support.local_work import CrossEntropy, mlp
 
 TORCH = {
@@ -173,6 +175,72 @@ def test_what_is_no_optimiser_is_told_when_the_node_starts(found: object, told: 
     task.found = found
     with pytest.raises(TaskError, match=told):
         Clients(task, None).rehearse()
+
+
+class Elsewhere(Own):
+    """Steps the model that it made last, which is not the one that trains; `given` says what it steps besides."""
+
+    given = 0
+
+    def model(self) -> nn.Module:
+        self.last = super().model()
+        return self.last
+
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam([*parameters[: self.given], *self.last.parameters()], lr=learning_rate)
+
+
+class Partly(Own):
+    """Steps the first parameters of those that it gets."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam([{"params": parameters[: self.number]}], lr=learning_rate)
+
+
+def trained(clients: Clients) -> list[str]:
+    """The names of the tensors that a training changes."""
+    start = clients.initial_weights(1)
+    after = clients.train(0, start, TrainingSettings("sgd", 1, 4, 0.1, seed=1), 1, Control()).after
+    return [name for name, array in after.arrays.items() if (array != start.arrays[name]).any()]
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_an_optimiser_of_another_model_is_refused_before_and_in_a_training(given: int) -> None:
+    told = (
+        r"returned Adam, which steps a parameter of shape \(.*\) that is not the model's; give the optimiser the param"
+    )
+    task = Elsewhere()
+    task.given = given
+    with pytest.raises(TaskError, match=told):
+        check(task)
+    clients = Clients(task, None)
+    clients.initial_weights(1)  # another model
+    with pytest.raises(OrderError, match=told):
+        trained(clients)
+
+
+def test_an_optimiser_may_leave_parameters_out_but_not_all() -> None:
+    assert check(Partly(1)).good
+    assert trained(Clients(Partly(1), None)) == ["0.weight"]
+    with pytest.raises(TaskError, match="returned Adam, which steps no parameter; give the optimiser the parameters"):
+        check(Partly(0))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (lambda given, rate, _: torch.optim.SGD(mlp().parameters(), rate), "which steps a parameter of shape"),
+        (lambda given, rate, _: torch.optim.SGD([{"params": []}], rate), "which steps no parameter"),
+    ],
+)
+def test_so_it_is_with_an_optimiser_of_a_package(code: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Optimizer(help="of a package", code=code, name="theirs", kind="optimizer", package="theirs")
+    monkeypatch.setitem(OPTIMIZERS.built_in, "theirs", part)
+    with pytest.raises(RunError, match=told):
+        stepping(OptimizerSettings("theirs"), CrossEntropy()).optimizer(parameters(), 0.1)
 
 
 def test_an_optimiser_that_cannot_be_made_is_told_when_the_node_starts() -> None:
