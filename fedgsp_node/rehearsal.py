@@ -21,6 +21,7 @@ from fedgsp_node.arrays import same_values
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
+from fedgsp_node.form import form_kept
 from fedgsp_node.graph import parameters_behind, unregistered
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
@@ -111,12 +112,13 @@ def _shown(found: Any) -> str:
 def rehearse(module: nn.Module, task: Task, data: ClientData, device: torch.device = CPU) -> Declared:
     """Calls the model and the task's methods with a few samples of each part; returns what the task declares.
 
-    Raises TaskError if a call fails. On training samples the model is in training mode first, and goes back, too: then
-    many models return something else. It may change what it keeps.
+    Raises TaskError if a call fails, or if the state of the model gets another form. On training samples the model is
+    in training mode first, and goes back, too: then many models return something else. It may change what it keeps.
     """
     named = {"training": data.train, "test": data.test, "validation": data.validation}
     parts = {name: part for name, part in named.items() if part is not None and len(part)}
-    seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
+    with form_kept(module):
+        seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
     if has_own(task):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         made = [guarded(lambda: own(task)(parameters, 0.01), "optimizer()") for _ in range(2)]

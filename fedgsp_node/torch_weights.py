@@ -12,6 +12,7 @@ from fedgsp.messages import TensorSpec
 from fedgsp.require import require
 from fedgsp.weights import Weights
 from fedgsp_node.arrays import array_of, tensor_of
+from fedgsp_node.form import form_kept
 from fedgsp_node.named_state import every_name, state_of
 
 
@@ -160,25 +161,15 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
 
     Afterwards the tensors are what they were before. On the CPU, they share the memory of `weights` in the context. If
     the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`. Raises
-    ValueError if the new tensor has another shape, or if the model has a further tensor to save.
+    TaskError if the state of the model has another form at the end, see `form_kept`.
     """
-    known = state_of(module).keys()
     with swapped(module, placed(module, weights)):
         _flatten(module)
-        yield
-        state = state_of(module)
-        after = {name: tensor.detach() for name, tensor in state.items() if name in weights.arrays}
-    for name in sorted(state.keys() - known):
-        if isinstance(state[name], torch.nn.Parameter):
-            raise ValueError(f"the model made a new parameter {name!r}: make all of its layers in model()")
-        raise ValueError(
-            f"the model gave its buffer {name!r}, which had none, a value: register it with a value, or with"
-            " persistent=False if it need not travel"
-        )
+        with form_kept(module):
+            yield
+        after = {name: tensor.detach() for name, tensor in state_of(module).items() if name in weights.arrays}
     for name, tensor in after.items():
         home = tensor_of(weights.arrays[name])
-        if tensor.shape != home.shape:
-            raise ValueError(f"the model changed the shape of its tensor {name!r} to {tuple(tensor.shape)}")
         if tensor.data_ptr() != home.data_ptr():
             home.copy_(tensor)
 

@@ -41,7 +41,7 @@ class Unsaved:
     def reset(self) -> None:
         """Gives the module the first values again, and no gradients: an evaluation may have left some.
 
-        Raises TaskError if an earlier client has left further layers in it.
+        Raises TaskError if an earlier client has left further layers in it, or has removed a tensor.
         """
         self._module.zero_grad()
         for full, layer, name in _buffers(self._module):
@@ -51,10 +51,13 @@ class Unsaved:
                     layer._buffers[name] = None if value is None else value.clone()
                 else:
                     buffer.data = value.clone()
-        for name in sorted(state_of(self._module).keys() - self._saved):
+        now = state_of(self._module).keys()
+        for name in sorted(now - self._saved):
             raise TaskError(
                 f"the model has a tensor {name!r} that it did not have at first", "make all of its layers in model()"
             )
+        for name in sorted(self._saved - now):
+            raise TaskError(f"the model has lost its tensor {name!r}", "let it keep the tensor")
         for _, parameter, trained in self._trained:
             parameter.requires_grad_(trained)
         self._attributes.reset()

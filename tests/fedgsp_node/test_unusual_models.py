@@ -349,7 +349,7 @@ class Deepening(nn.Module):
 def test_layers_that_a_training_adds_are_told_to_each_client() -> None:
     clients = Clients(task_of(Deepening), None)
     start = clients.initial_weights(3)
-    with pytest.raises(OrderError, match=r"made a new parameter 'layers\.1\.bias': make all of its layers in model"):
+    with pytest.raises(OrderError, match=r"made a new parameter 'layers\.1\.bias'; make all of its layers in model"):
         clients.train(0, start, SETTINGS, 1, Control())
     for work in (
         lambda: clients.train(1, start, SETTINGS, 1, Control()),
@@ -365,12 +365,12 @@ def test_a_tensor_that_changes_its_shape_is_told() -> None:
         clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())
     assert isinstance(caught.value.failure, Failure)
     assert caught.value.failure.code is FailureCode.TASK_RAISED
-    assert "the model changed the shape of its tensor 'seen' to" in caught.value.failure.detail
+    assert "the model changed the shape of its tensor 'seen' from (1,) to" in caught.value.failure.detail
 
 
 def test_a_tensor_that_travels_and_has_no_first_value_is_told() -> None:
     clients = Clients(task_of(lambda inputs: Late(inputs, True)), None)
-    why = r"gave its buffer 'mean', which had none, a value: .*persistent=False"
+    why = r"gave its buffer 'mean', which had none, a value; .*persistent=False"
     with pytest.raises(OrderError, match=why) as caught:
         clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())
     assert ".py:" not in str(caught.value)  # no line of the task is to blame
