@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp_node.devices import CPU
 from fedgsp_node.named_state import named_state, state_of
+from fedgsp_node.shared_memory import check_memory
 from fedgsp_node.torch_weights import values_of
 from fedgsp_node.users_code import guarded
 
@@ -20,8 +20,8 @@ from fedgsp_node.users_code import guarded
 def check_model(module: nn.Module) -> None:
     """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
 
-    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU. Parameters
-    must not share memory with each other, with buffers, or with tensors that are plain attributes.
+    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU. Different
+    tensors must not share memory, see `check_memory`.
     """
     require(
         isinstance(module, nn.Module),
@@ -59,37 +59,7 @@ def check_model(module: nn.Module) -> None:
             f"rename its layer: the whole name has to be {TEXT_RULE}",
         )
         _check_tensor(f"the model's tensor {name!r}", tensor)
-    # Sorted by address: if any two parameters overlap, two neighbours do.
-    placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
-    for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
-        require(
-            begin >= end,
-            f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
-            "share the parameter object (b.weight = a.weight), or copy the values with clone()",
-        )
-    for what, tensor in (
-        *((f"buffer {name!r}", buffer) for name, buffer in module.named_buffers()),
-        *((f"attribute {name!r}", tensor) for name, tensor in _attributes(module)),
-    ):
-        first, last = _place(tensor) if tensor.numel() else (0, 0)
-        for begin, end, parameter in placed:
-            require(
-                last <= begin or end <= first,
-                f"the model's {what} shares memory with its parameter {parameter!r}, and would not follow it",
-                "copy the values with clone(), or use the parameter itself, for example in forward()",
-            )
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Dense tensors that are attributes of layers, and neither parameters nor buffers, by name.
-
-    Layers that compute them anew before each call are left out (spectral_norm).
-    """
-    for path, layer in module.named_modules():
-        for name, value in vars(layer).items():
-            plain = isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
-            if plain and value.layout == torch.strided and not value.is_nested and not layer._forward_pre_hooks:
-                yield f"{path}.{name}" if path else name, value
+    check_memory(module)
 
 
 def values_anew(
@@ -139,10 +109,3 @@ def _check_tensor(named: str, tensor: torch.Tensor) -> None:
         f"{named} has the layout {layout}",
         "store it as a dense tensor (to_dense(), or to_padded_tensor() for a nested one)",
     )
-
-
-def _place(parameter: torch.Tensor) -> tuple[int, int]:
-    """Address of the parameter's first byte, and of the byte after its last byte."""
-    elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
-    begin = parameter.data_ptr()
-    return begin, begin + elements * parameter.element_size()
