@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedgsp_node.arrays import same_values
 
 logger = logging.getLogger(__name__)
 
-#: Values that nobody can change in place.
+#: Values that nobody can change in place; so are the numbers of numpy.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 #: Values in which others are collected.
 _COLLECTIONS = (list, dict, OrderedDict, defaultdict, set, deque)
@@ -38,17 +39,25 @@ class _Attribute:
         """Makes the attribute what it was at first; returns how it had changed, in words, if it had."""
         now = self.attributes.get(self.name)
         differs = not _are_alike(now, self.first)
-        if not differs and (now is self.value or type(now) in _PLAIN):
+        if not differs and (now is self.value or _is_plain(now)):
             return None
-        shown = f" from {self.first!r} to {now!r}" if type(self.first) in _PLAIN and type(now) in _PLAIN else ""
+        shown = f" from {self.first!r} to {now!r}" if _is_plain(self.first) and _is_plain(now) else ""
+        self.attributes[self.name] = self._as_at_first()
+        return shown if differs else None
+
+    def _as_at_first(self) -> Any:
+        """The object with its first values, since other layers may have it too; a copy if it cannot be filled anew."""
         if isinstance(self.value, torch.Tensor):
             self.value.data = self.first.clone()
+        elif isinstance(self.value, np.ndarray) and self.value.flags.writeable and _is_formed(self.value, self.first):
+            self.value[...] = self.first
         elif type(self.value) in _COLLECTIONS:
             values = copy.deepcopy(self.first)
             self.value.clear()
             (self.value.extend if isinstance(self.value, list | deque) else self.value.update)(values)
-        self.attributes[self.name] = copy.deepcopy(self.first) if isinstance(self.value, tuple) else self.value
-        return shown if differs else None
+        elif isinstance(self.value, tuple | np.ndarray):
+            return copy.deepcopy(self.first)
+        return self.value
 
     @property
     def begins_empty(self) -> bool:
@@ -57,7 +66,7 @@ class _Attribute:
 
 
 class FirstValues:
-    """The attributes of layers that are plain values, tensors, or collections of such."""
+    """The attributes of layers that are plain values, tensors, arrays, or collections of such."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         # Such as a counter of steps, a running mean that is no buffer, or a queue of features. Without a reset, the
@@ -90,22 +99,34 @@ def _attributes(module: torch.nn.Module) -> Iterator[_Attribute]:
 
 
 def _can_be_kept(value: Any) -> bool:
-    """Whether a value is plain, a dense tensor without a gradient, or collects only such values."""
+    """Whether a value is plain, a dense tensor without a gradient, an array, or collects only such values."""
     if isinstance(value, torch.Tensor):
         dense = value.layout == torch.strided and not (value.is_nested or value.is_meta)
         return dense and type(value) is torch.Tensor and value.is_leaf and not value.requires_grad
+    if isinstance(value, np.ndarray):
+        return type(value) is np.ndarray and not value.dtype.hasobject
     if isinstance(value, Mapping):
         return type(value) in _COLLECTIONS and all(map(_can_be_kept, value.values()))
     if type(value) in (tuple, *_COLLECTIONS):
         return all(map(_can_be_kept, value))
-    return type(value) in _PLAIN
+    return _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether nobody can change a value in place."""
+    return type(value) in _PLAIN or (isinstance(value, np.generic) and not isinstance(value, np.void))
+
+
+def _is_formed(value: np.ndarray | np.generic, first: np.ndarray | np.generic) -> bool:
+    """Whether an array has the shape and the dtype of another one."""
+    return (value.shape, value.dtype) == (first.shape, first.dtype)
 
 
 def _are_equal(value: Any, first: Any) -> bool:
     """Whether Python finds two collections equal, which is fast, as for a vocabulary; False if it cannot say."""
     try:
         return bool(value == first)
-    except RuntimeError:  # torch, of tensors in them
+    except (RuntimeError, ValueError):  # torch and numpy, of tensors and arrays in them
         return False
 
 
@@ -115,6 +136,8 @@ def _are_alike(value: Any, first: Any) -> bool:
     if isinstance(first, torch.Tensor):
         known = value.layout == torch.strided and value.device == first.device and value.dtype == first.dtype
         return known and same_values(value, first)
+    if isinstance(first, np.ndarray | np.generic):  # the bytes: NaN is the same as NaN
+        return _is_formed(value, first) and value.tobytes() == first.tobytes()
     if isinstance(first, Collection) and _are_equal(value, first):
         return True
     if isinstance(first, Mapping):

@@ -35,6 +35,11 @@ class Keeps(nn.Module):
             "queue": deque([torch.zeros(6)], maxlen=3),
             "dict": {"means": [torch.zeros(6)]},
             "tuple": (torch.zeros(6),),
+            "array": np.zeros(6, np.float32),
+            "array in place": np.zeros(6, np.float32),
+            "read-only array": np.broadcast_to(np.float32(0), 6),
+            "arrays": {"means": [np.zeros(6, np.float32), np.zeros(0)]},
+            "number": np.float32(0),
         }.get(way)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,6 +48,16 @@ class Keeps(nn.Module):
             self.mean = mean = 0.9 * self.mean + 0.1 * mean
         elif self.way == "tensor in place":
             mean = self.mean.lerp_(mean, 0.1).clone()
+        elif self.way in ("array", "read-only array"):
+            self.held = 0.9 * self.held + 0.1 * mean.numpy()
+            mean = torch.from_numpy(self.held).float()
+        elif self.way in ("array in place", "arrays"):
+            kept = self.held if self.way == "array in place" else self.held["means"][0]
+            kept += 0.1 * mean.numpy()
+            mean = torch.from_numpy(kept).clone()
+        elif self.way == "number":
+            self.held = np.float32(0.9) * self.held + np.float32(0.1) * np.float32(mean.mean())
+            mean = torch.tensor(self.held)
         elif self.way == "tuple":
             mean = self.held[0].add_(mean).clone()
         else:
@@ -123,14 +138,20 @@ def check_second_client(task: Task, optimizer: str = "") -> None:
         )
 
 
-@pytest.mark.parametrize("way", ["tensor", "tensor in place", "list", "queue", "dict", "tuple"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("tensor", "tensor in place", "list", "queue", "dict", "tuple"),
+        *("array", "array in place", "read-only array", "arrays", "number"),
+    ],
+)
 def test_a_tensor_or_a_collection_begins_for_each_client_as_the_model_was_made(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         check_second_client(task_of(lambda: Keeps(way)))
     # From an empty list, an attribute becomes what a layer keeps for speed.
-    told = f"changed the attribute {'mean' if way.startswith('tensor') else 'held'!r} of its layer ''; each client"
+    told = f"changed the attribute {'mean' if way.startswith('tensor') else 'held'!r} of its layer ''"
     assert (told in caplog.text) == (way != "list")
 
 
@@ -140,12 +161,30 @@ def test_an_attribute_that_does_not_change_is_not_told(caplog: pytest.LogCapture
             super().__init__(6, 3)
             self.shift, self.unknown = torch.tensor([1.0, float("nan")]), float("nan")
             self.names, self.sizes, self.scales = ["a", "b"], {"a": 1}, (1.0, [2.0])
+            self.array, self.number, self.words = np.array([1.0, np.nan]), np.float32("nan"), np.array(["a", "b"])
+            self.arrays = [np.zeros(0), np.array([1.0, np.nan]), np.float64("nan")]
 
     clients = Clients(task_of(Constant), None)
     start = clients.initial_weights(3)
     for client in range(3):
         trained(clients, client, start)
     assert not caplog.records
+
+
+def test_layers_that_have_the_same_array_still_have_it_for_the_next_client() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+            vars(self.first)["mean"] = vars(self.last)["mean"] = np.zeros(6, np.float32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept: Any = self.first.mean
+            kept += 0.1 * x.mean(0).numpy()
+            found: torch.Tensor = self.last(self.first(x) - torch.from_numpy(self.last.mean).clone())
+            return found
+
+    check_second_client(task_of(Both))
 
 
 @pytest.mark.parametrize("optimizer", ["", "adamw"])

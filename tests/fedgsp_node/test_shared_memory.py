@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from tests.support.blobs_task import Blobs
 
 
 class Holding(nn.Module):
-    """A model with buffers, and with tensors as attributes."""
+    """A model with buffers, and with tensors and arrays as attributes."""
 
-    def __init__(self, buffers: dict[str, torch.Tensor], attributes: dict[str, torch.Tensor] | None = None) -> None:
+    def __init__(self, buffers: dict[str, torch.Tensor], attributes: dict[str, Any] | None = None) -> None:
         super().__init__()
         self.last = nn.Linear(6, 3)
         for name, buffer in buffers.items():
@@ -41,6 +42,11 @@ def column() -> nn.Module:
     return Holding({"whole": whole}, {"column": whole[:, 2]})
 
 
+def of_an_attribute() -> nn.Module:
+    array = np.zeros((2, 3))
+    return Holding({"row": torch.from_numpy(array[1])}, {"array": array[::-1]})
+
+
 def of_one_array() -> nn.Module:
     array = np.zeros(3)
     return Holding({"first": torch.from_numpy(array), "second": torch.from_numpy(array)})
@@ -53,6 +59,7 @@ def of_one_array() -> nn.Module:
         (lambda: views(torch.bfloat16), "buffer 'row' shares memory with its buffer 'whole'"),
         (lambda: views(temporary=True), "buffer 'temporary_row' shares memory with its buffer 'whole'"),
         (column, "attribute 'column' shares memory with its buffer 'whole'"),
+        (of_an_attribute, "attribute 'array' shares memory with its buffer 'row'"),
         (of_one_array, "buffer 'second' shares memory with its buffer 'first'"),
     ],
 )
