@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from fedgsp.errors import PeerError, not_started
@@ -94,8 +95,10 @@ class Template:
     Children end with this process, even after SIGKILL: this process holds the other ends of their lifelines.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`environment` has variables that the environment of this process may lack."""
         self._modules = modules
+        self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._sending = asyncio.Lock()
@@ -124,7 +127,7 @@ class Template:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 # setproctitle would write the titles of children over their environment without SPT_NOENV.
-                env={**os.environ, LIFELINE_VARIABLE: "stdin", "SPT_NOENV": "1"},
+                env={**self._environment, **os.environ, LIFELINE_VARIABLE: "stdin", "SPT_NOENV": "1"},
                 start_new_session=True,  # Ctrl-C then reaches the parent only, which stops its children in order
             )
             undo.pop_all()

@@ -12,6 +12,8 @@ from fedgsp.settings.managers import KEYS
 from top_server.placing.base import About, Ended, Placing, Worker
 
 HOST = "127.0.0.1"
+#: A task may number texts in the order of a set, which Python draws anew for each process: so a run is repeatable.
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
 
 class Local(Placing):
@@ -28,7 +30,7 @@ class Local(Placing):
     async def start(self, workers: Sequence[Worker]) -> None:
         """Starts the processes; those of one `Placing` have the imports of the first worker."""
         if self._template is None and workers:
-            made = Template(workers[0].imports)
+            made = Template(workers[0].imports, ENVIRONMENT)
             self._template = await self._undo.enter_async_context(contextlib.aclosing(made))
         for worker in workers:
             self._workers[worker.name] = worker

@@ -243,6 +243,26 @@ async def test_workers_that_are_stopped_by_name_end_and_the_others_stay(tmp_path
     assert told == []
 
 
+@pytest.mark.parametrize("chosen", [None, "7"])
+async def test_sets_of_texts_have_the_same_order_in_each_run(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", chosen)
+    code = "import os; print(os.environ['PYTHONHASHSEED'], *{str(number) for number in range(50)})"
+    orders = []
+    for run in ("first", "second"):
+        log, told = tmp_path / run, asyncio.Queue[Ended]()
+        place = Local(None, About(run, tmp_path / "place", told.put_nowait))
+        await place.start([StandIn("node-0", NodeSettings(), log, command=python(code))])
+        assert (await told.get()).code == 0
+        await place.stop()
+        orders.append(log.read_text().split())
+    assert orders[0] == orders[1]
+    assert orders[0][0] == (chosen or "0")
+
+
 async def test_a_worker_that_is_to_come_back_is_not_lost(tmp_path: Path) -> None:
     class Coming(Local):
         async def start(self, workers: Sequence[Worker]) -> None:
