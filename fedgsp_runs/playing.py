@@ -262,15 +262,15 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     from fedgsp_node.tasks.loading import factory_of
 
     texts = {key: _text(value) for key, value in options.items()}
-    if isinstance(task, str):
-        with contextlib.chdir("."):  # its module may change it, and the processes of the run start here
+    with contextlib.chdir("."):  # the task may change it, and the processes of the run start here
+        if isinstance(task, str):
             made = load_task(task, texts)
-        _check_kinds(factory_of(task)[1], options)
-        return made
-    if not callable(task):
-        raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
-    _check_kinds(task, options)
-    return build_task(getattr(task, "__name__", repr(task)), sys.modules[task.__module__], task, texts)
+            _check_kinds(factory_of(task)[1], options)
+            return made
+        if not callable(task):
+            raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
+        _check_kinds(task, options)
+        return build_task(getattr(task, "__name__", repr(task)), sys.modules[task.__module__], task, texts)
 
 
 def _check_kinds(factory: Callable[..., object], options: Mapping[str, Any]) -> None:

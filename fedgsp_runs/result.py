@@ -133,9 +133,9 @@ class Run:
 
         if client is not None and not isinstance(client, numbers.Integral):
             raise ConfigError(f"`client` is {client!r}", "give the number of a client")
-        run = read(self.directory)
+        run = read(self.directory.absolute())
         file = run.model(name, client)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir("."):  # the task may change it
             out = Path(folder) / "model.safetensors"
             export(
                 run,
@@ -152,10 +152,9 @@ class Run:
     @property
     def task(self) -> Task:
         """An instance of the run's task; a class of a notebook or a script is in a module of the directory."""
-        if self._task is None:
-            self._task = self._loaded(None)
-        elif isinstance(self._task, str):
-            self._task = self._loaded(self._task)
+        if self._task is None or isinstance(self._task, str):
+            with contextlib.chdir("."):
+                self._task = self._loaded(self._task)
         return self._task
 
     def _loaded(self, trusted: str | None) -> Task:

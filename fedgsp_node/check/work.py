@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import sys
@@ -145,7 +146,8 @@ def check(task: Task, clients: Iterable[int] | None = None) -> Report:
     ids = None if clients is None or not isinstance(clients, Iterable) else tuple(clients)
     _check_arguments(task, clients if ids is None else ids)
     work = Work()
-    work.look(lambda: task, ids)
+    with contextlib.chdir("."):  # the task may change it; the caller's stays
+        work.look(lambda: task, ids)
     facts = Facts(address="", now=time.time(), protocol=PROTOCOL, own_versions={})
     facts.task, facts.data, facts.model = work.facts()
     for fact in (facts.task, facts.data, facts.model):

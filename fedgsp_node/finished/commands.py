@@ -21,6 +21,7 @@ from fedgsp.words import with_name
 if TYPE_CHECKING:
     from fedgsp.task import Task
     from fedgsp_node.finished.record import RunRecord
+    from fedgsp_node.personal_state import PersonalState
 
 Part = Literal["test", "validation"]
 RunDir = Annotated[Path, typer.Argument(help="the directory of the run, or a copy of it")]
@@ -71,19 +72,19 @@ def export(
     """Write a model of a run with all its tensors, also those that did not travel."""
     logs.configure()
     run, loaded = _opened(run_dir, task, task_option)
+    personal = _kept_in(state_dir)
     from fedgsp_node.finished import export as exporting  # imports torch, which takes seconds
-    from fedgsp_node.personal_state import PersonalState
 
     exporting.check_out(out)
-    file = run.model(model, client)
+    file, target = run.model(model, client), out.absolute()
     with logs.only_results_on_stdout():
         exporting.export(
             run,
             loaded(),
             file,
-            out,
+            target,
             client=client,
-            personal=PersonalState(_existing(state_dir)) if state_dir else None,
+            personal=personal,
             merge_adapters=merge_adapters,
             tell=_tell,
         )
@@ -113,6 +114,7 @@ def evaluate(
     check_device(device)
     ids = None if clients is None else parse_clients(clients)
     run, loaded = _opened(run_dir, task, task_option)
+    personal = _kept_in(state_dir)
     for client in ids or ():
         run.model(model, client)  # refuses before anything is loaded
     from fedgsp_node import devices
@@ -130,7 +132,7 @@ def evaluate(
             ids,
             model,
             part=part,
-            personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
+            personal=personal or PersonalState(),
             device=used,
             tell=_tell,
         )
@@ -153,7 +155,7 @@ def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[R
     from fedgsp_node.finished.record import read
 
     chosen = options("--task-option", given or [])
-    run = read(run_dir)
+    run = read(run_dir.absolute())  # the task may change the working directory
     name = run.config.task
     if task is not None and task != name:
         raise ConfigError(f"--task is {task}, and the run in {run_dir} is one of task {name}", f"give --task {name}")
@@ -170,10 +172,13 @@ def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[R
     return run, loaded
 
 
-def _existing(folder: Path) -> Path:
-    if not folder.is_dir():
+def _kept_in(folder: Path | None) -> PersonalState | None:
+    """What stayed with clients in a folder, which may have been given; raises ConfigError if it does not exist."""
+    from fedgsp_node.personal_state import PersonalState
+
+    if folder is not None and not folder.is_dir():
         raise ConfigError(f"--state-dir {folder}: there is no such folder", "give that of the client's node")
-    return folder
+    return PersonalState(folder.absolute()) if folder is not None else None
 
 
 def _tell(text: str) -> None:
