@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from fedgsp import apart
 from fedgsp.errors import UserError, reason_of
 from fedgsp.printing import Printer
 from fedgsp.times import stamp
@@ -20,12 +21,10 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
 
     With `json_lines`, log to stdout, one JSON object per line; what the user's code prints then goes to stderr.
     """
-    handler = _Handler(sys.stdout if json_lines else None)
+    handler = _Handler(apart.taken() if json_lines else None)
     handler.setFormatter(
         _JsonFormatter() if json_lines else _Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
-    if json_lines:
-        sys.stdout = sys.stderr
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
@@ -33,11 +32,6 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
     root.setLevel(logging.INFO)
     for package in ("fedgsp", "fedgsp_node", "group_manager", "top_server"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def only_results_on_stdout() -> contextlib.redirect_stdout[Any]:
-    """A context in which the standard output of the user's code goes to stderr, so that only results are printed."""
-    return contextlib.redirect_stdout(sys.stderr)
 
 
 def report(error: UserError) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgsp import lifecycle, logs
+from fedgsp import apart, lifecycle, logs
 from fedgsp.report import Report
 from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags
@@ -48,7 +48,7 @@ async def _check(settings: CheckSettings, as_json: bool) -> None:
     from fedgsp_node.check.table import lines
 
     begin = time.monotonic()
-    with logs.only_results_on_stdout():
+    with apart.only_results_on_stdout():
         report = Report(lines(await look(settings)))
     seconds = time.monotonic() - begin
     echo(json.dumps(report.as_dict() | {"seconds": round(seconds, 1)}) if as_json else f"{report}, {seconds:.1f} s")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedgsp import logs
+from fedgsp import apart, logs
 from fedgsp.errors import ConfigError
 from fedgsp.options import options, parse_clients
 from fedgsp.settings.checks import check_name
@@ -77,7 +77,7 @@ def export(
 
     exporting.check_out(out)
     file, target = run.model(model, client), out.absolute()
-    with logs.only_results_on_stdout():
+    with apart.only_results_on_stdout():
         exporting.export(
             run,
             loaded(),
@@ -122,7 +122,7 @@ def evaluate(
     from fedgsp_node.hosted_data import names_of
     from fedgsp_node.personal_state import PersonalState
 
-    with logs.only_results_on_stdout():
+    with apart.only_results_on_stdout():
         here, used = loaded(), devices.device_of(device)
         devices.prepare(used)
         names = names_of(here)

@@ -1,0 +1,58 @@
+"""Keeps the standard output for results: what the user's code and its child processes print goes to stderr."""
+
+import contextlib
+import ctypes
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def only_results_on_stdout() -> Iterator[None]:
+    """A context in which the standard output of the user's code, and of what it starts, goes to stderr."""
+    output = sys.stdout
+    kept = _exchanged(output)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            ctypes.CDLL(None).fflush(None)  # what code in C has printed, which C keeps until the process ends
+            os.dup2(kept, output.fileno())
+            os.close(kept)
+
+
+def taken() -> Any:
+    """A stream to the standard output until the process ends; what others print there goes to stderr."""
+    output = sys.stdout
+    kept = _exchanged(output)
+    sys.stdout = sys.stderr
+    if kept is None:
+        return output
+    # Without a buffer: Python would try to write what a full disk has refused once more when the process ends.
+    return io.TextIOWrapper(io.FileIO(kept, "w", closefd=False), output.encoding, output.errors, write_through=True)
+
+
+def _exchanged(output: Any) -> int | None:
+    """Lets the descriptor of a stream be that of stderr; returns a new one of what it was, None if it has none."""
+    number = _descriptor(output)
+    if number is None:
+        return None
+    output.flush()
+    errors, kept = _descriptor(sys.stderr), os.dup(number)
+    if errors is not None:
+        os.dup2(errors, number)
+    else:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), number)
+    return kept
+
+
+def _descriptor(stream: Any) -> int | None:
+    try:
+        found: int = stream.fileno()
+    except (OSError, ValueError, AttributeError):  # none, closed, or put there by a test or a notebook
+        return None
+    return found
