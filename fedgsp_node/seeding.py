@@ -49,10 +49,19 @@ def seeded_for_task() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(value: int) -> Iterator[None]:
-    """Inside the context, the generators begin with this seed, and no other thread seeds them."""
+    """Inside the context, the generators begin with this seed, and no other thread seeds them.
+
+    Afterwards torch has as many threads as before: a task may set them as it reads data or makes a model, as scripts
+    do, and the bits of a training depend on them.
+    """
+    threads = torch.get_num_threads()
     with _DRAWING:
         seed_all(value)
-        yield
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager
