@@ -13,8 +13,8 @@ from fedgsp_node.training.base import LocalWork
 class Frozen:
     """The model that the client received, in the module of the model that trains.
 
-    It is in evaluation mode, has no gradients, and computes in the precision of the training. The random numbers and
-    the batch-norm statistics of the training do not change while it computes.
+    It is in evaluation mode, has no gradients, and computes in the precision and by the operations of the training.
+    The random numbers and the batch-norm statistics of the training do not change while it computes.
     """
 
     def __init__(self, work: LocalWork) -> None:
@@ -41,8 +41,24 @@ class Frozen:
                 swapped(self._module, self.values),
                 random_kept(self._device),
                 torch.no_grad(),
+                _op_by_op(),
                 self._how.autocast(self._device),
             ):
                 yield
         finally:
             self._module.train()
+
+
+@contextlib.contextmanager
+def _op_by_op() -> Iterator[None]:
+    """Inside the context, layers of transformers compute as in training.
+
+    In evaluation torch takes a fused operation for them, which knows no autocast on a CPU and rounds otherwise: even
+    equal models would differ.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)

@@ -45,6 +45,11 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def attention() -> nn.Module:
+    encoder = nn.TransformerEncoderLayer(10, 2, 16, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 10)), encoder, nn.Flatten(), nn.Linear(10, 4))
+
+
 class Tied(nn.Module):
     """One matrix, used twice, in two ways."""
 
@@ -116,7 +121,7 @@ def settings(
 
 def extractor_of(module: nn.Module) -> str:
     """The first layer that learns."""
-    return next(name for name, layer in module.named_modules() if name and layer._parameters)
+    return next(name for name, layer in module.named_modules() if name and any(True for _ in layer.parameters()))
 
 
 def local_work(

@@ -22,6 +22,7 @@ from tests.support.local_work import (
     MODELS,
     PRECISIONS,
     CrossEntropy,
+    attention,
     convolutions,
     local_work,
     mlp,
@@ -245,7 +246,7 @@ def test_a_layer_that_is_not_called_has_no_features() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("operator", ["multi", "single"])
-@pytest.mark.parametrize("make", [mlp, convolutions])
+@pytest.mark.parametrize("make", [mlp, convolutions, attention])
 def test_the_first_batch_of_the_first_round_has_the_loss_and_the_step_of_fedavg(
     make: Callable[[], nn.Module], operator: str, precision: str
 ) -> None:

@@ -27,6 +27,7 @@ from tests.support.local_work import (
     PRECISIONS,
     CrossEntropy,
     PartlyUnused,
+    attention,
     convolutions,
     local_work,
     mlp,
@@ -168,7 +169,7 @@ def trained(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("of", ["logits", "features"])
-@pytest.mark.parametrize("make", [mlp, convolutions])
+@pytest.mark.parametrize("make", [mlp, convolutions, attention])
 def test_the_first_step_has_the_bits_of_sgd_and_the_second_has_not(
     make: Callable[[], nn.Module], of: str, precision: str
 ) -> None:
