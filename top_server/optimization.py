@@ -89,13 +89,14 @@ def told_horizon(config: RunConfig, scheme: Scheme, hosted: Iterable[HostedClien
     enough = steps(-(-max(sizes) // config.batch_size))
     what = f"more steps than the horizon {horizon} of --local-schedule {config.local_schedule}"
     remedy = f"--local-schedule-option horizon={enough}"
-    alone, fewer = "", ""
+    fate, alone, fewer = "be skipped", "", ""
     if prior > config.local_epochs:
-        alone, fewer = f" alone, for {prior} epochs,", ", or fewer epochs (--profile-option prior_epochs)"
+        fate, alone = "have no prior model", f" alone, for {prior} epochs,"
+        fewer = ", or fewer epochs (--profile-option prior_epochs)"
     if len(beyond) == len(sizes):
         raise ConfigError(f"the training of every client{alone} has {what}", f"give {remedy}, or no horizon{fewer}")
-    skipped = share(len(beyond), len(sizes), "client")
-    yield f"{skipped} will be skipped: their trainings{alone} have {what}; {remedy} is enough"
+    some = share(len(beyond), len(sizes), "client")
+    yield f"{some} will {fate}: their trainings{alone} have {what}; give {remedy}, which is enough{fewer}"
 
 
 def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:

@@ -201,7 +201,7 @@ def test_trainings_that_are_longer_than_the_local_schedule_are_told_before_the_f
     assert not told(local(9, accumulate=2), hosted)
     assert told(local(12), hosted) == [
         "1 of 3 clients will be skipped: their trainings have more steps than the horizon 12 of --local-schedule"
-        " cosine; --local-schedule-option horizon=21 is enough"
+        " cosine; give --local-schedule-option horizon=21, which is enough"
     ]
     with pytest.raises(ConfigError, match="the training of every client has more steps than the horizon 2") as caught:
         told(local(2), hosted)
@@ -221,8 +221,9 @@ def test_the_training_of_a_prior_model_counts_with_all_its_epochs(scheme: str) -
         "give --local-schedule-option horizon=48, or no horizon, or fewer epochs (--profile-option prior_epochs)"
     )
     assert told(local(24, scheme=scheme, rounds=4), hosted) == [
-        "1 of 2 clients will be skipped: their trainings alone, for 12 epochs, have more steps than the horizon 24 of"
-        " --local-schedule cosine; --local-schedule-option horizon=48 is enough"
+        "1 of 2 clients will have no prior model: their trainings alone, for 12 epochs, have more steps than the"
+        " horizon 24 of --local-schedule cosine; give --local-schedule-option horizon=48, which is enough, or fewer"
+        " epochs (--profile-option prior_epochs)"
     ]
     assert not told(local(48, scheme=scheme, rounds=4), hosted)
     assert not told(local(12, scheme=scheme, rounds=4, profile_option={"prior_epochs": "2"}), hosted)
