@@ -31,6 +31,7 @@ from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp.tasks import FOLDER_VARIABLE
+from fedgsp_runs.places import made_in_its_place
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run, warned
 from fedgsp_runs.source import Source, source_of
@@ -262,15 +263,15 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     from fedgsp_node.tasks.loading import factory_of
 
     texts = {key: _text(value) for key, value in options.items()}
-    with contextlib.chdir("."):  # the task may change it, and the processes of the run start here
-        if isinstance(task, str):
-            made = load_task(task, texts)
-            _check_kinds(factory_of(task)[1], options)
-            return made
-        if not callable(task):
-            raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
-        _check_kinds(task, options)
-        return build_task(getattr(task, "__name__", repr(task)), sys.modules[task.__module__], task, texts)
+    if isinstance(task, str):
+        made = made_in_its_place(lambda: load_task(task, texts))
+        _check_kinds(factory_of(task)[1], options)
+        return made
+    if not callable(task):
+        raise TaskError(f"the task {task!r} is no class", "give a subclass of fedgsp.Task, or the name of a task")
+    _check_kinds(task, options)
+    name, module = getattr(task, "__name__", repr(task)), sys.modules[task.__module__]
+    return made_in_its_place(lambda: build_task(name, module, task, texts))
 
 
 def _check_kinds(factory: Callable[..., object], options: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.tasks import TASKS
 from fedgsp.visible import visible
 from fedgsp.words import counted
+from fedgsp_runs.places import in_place_of, made_in_its_place
 from fedgsp_runs.values import directory_of
 from fedgsp_runs.words import in_python, reworded
 from top_server.record.damage import naming_damage
@@ -135,11 +136,12 @@ class Run:
             raise ConfigError(f"`client` is {client!r}", "give the number of a client")
         run = read(self.directory.absolute())
         file = run.model(name, client)
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir("."):  # the task may change it
+        task = self.task
+        with tempfile.TemporaryDirectory() as folder, in_place_of(task):
             out = Path(folder) / "model.safetensors"
             export(
                 run,
-                self.task,
+                task,
                 file,
                 out,
                 client=client,
@@ -153,8 +155,8 @@ class Run:
     def task(self) -> Task:
         """An instance of the run's task; a class of a notebook or a script is in a module of the directory."""
         if self._task is None or isinstance(self._task, str):
-            with contextlib.chdir("."):
-                self._task = self._loaded(self._task)
+            trusted = self._task
+            self._task = made_in_its_place(lambda: self._loaded(trusted))
         return self._task
 
     def _loaded(self, trusted: str | None) -> Task:
