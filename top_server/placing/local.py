@@ -12,7 +12,8 @@ from fedgsp.settings.managers import KEYS
 from top_server.placing.base import About, Ended, Placing, Worker
 
 HOST = "127.0.0.1"
-#: A task may number texts in the order of a set, which Python draws anew for each process: so a run is repeatable.
+#: A task may number texts in the order of a set, which Python draws anew for each process. With this, a run can be
+#: repeated, and a resumed one has the labels that it began with. Processes that this place does not start lack it.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
 
