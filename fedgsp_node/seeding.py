@@ -54,8 +54,8 @@ def seeded(value: int) -> Iterator[None]:
     Afterwards torch has as many threads as before: a task may set them as it reads data or makes a model, as scripts
     do, and the bits of a training depend on them.
     """
-    threads = torch.get_num_threads()
     with _DRAWING:
+        threads = torch.get_num_threads()  # here: those of a task that another thread is using now do not stay
         seed_all(value)
         try:
             yield
