@@ -2,11 +2,15 @@
 
 import contextlib
 import ctypes
+import fcntl
 import io
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+#: The lowest descriptor that is none of stdin, stdout and stderr.
+_BESIDE_THE_STANDARD_ONES = 3
 
 
 @contextlib.contextmanager
@@ -41,7 +45,9 @@ def _exchanged(output: Any) -> int | None:
     if number is None:
         return None
     output.flush()
-    errors, kept = _descriptor(sys.stderr), os.dup(number)
+    # Not that of a stderr that the shell has closed: code in C would write its errors among the results.
+    kept = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _BESIDE_THE_STANDARD_ONES)
+    errors = _descriptor(sys.stderr)
     if errors is not None:
         os.dup2(errors, number)
     else:
