@@ -36,7 +36,32 @@ def taken() -> Any:
     if kept is None:
         return output
     # Without a buffer: Python would try to write what a full disk has refused once more when the process ends.
-    return io.TextIOWrapper(io.FileIO(kept, "w", closefd=False), output.encoding, output.errors, write_through=True)
+    return io.TextIOWrapper(_Whole(kept), output.encoding, output.errors, write_through=True)
+
+
+class _Whole(io.RawIOBase):
+    """Writes all or raises OSError; FileIO writes a part on a disk that becomes full, and raises nothing.
+
+    After a line that was cut, it begins a new one.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._is_cut = False
+
+    def fileno(self) -> int:
+        return self._number
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        rest = (b"\n" if self._is_cut else b"") + bytes(data)
+        while rest:
+            count = os.write(self._number, rest)
+            written, rest = rest[:count], rest[count:]
+            self._is_cut = bool(rest) and not written.endswith(b"\n")
+        return len(data)
 
 
 def _exchanged(output: Any) -> int | None:
