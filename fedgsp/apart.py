@@ -1,37 +1,26 @@
 """Keeps the standard output for results: what the user's code and its child processes print goes to stderr."""
 
-import contextlib
-import ctypes
 import fcntl
 import io
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 #: The lowest descriptor that is none of stdin, stdout and stderr.
 _BESIDE_THE_STANDARD_ONES = 3
-
-
-@contextlib.contextmanager
-def only_results_on_stdout() -> Iterator[None]:
-    """A context in which the standard output of the user's code, and of what it starts, goes to stderr."""
-    output = sys.stdout
-    kept = _exchanged(output)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if kept is not None:
-            ctypes.CDLL(None).fflush(None)  # what code in C has printed, which C keeps until the process ends
-            os.dup2(kept, output.fileno())
-            os.close(kept)
+#: Streams whose place stderr has taken: without any holder, they would close their files.
+_HELD: list[Any] = []
 
 
 def taken() -> Any:
-    """A stream to the standard output until the process ends; what others print there goes to stderr."""
+    """A stream to the standard output until the process ends, None if there is none.
+
+    What others print there goes to stderr. They never get it back: a thread or a child process of the user's code may
+    go on after the call that has started it. The stream has no buffer: its `write` writes all, or raises OSError.
+    """
     output = sys.stdout
     kept = _exchanged(output)
+    _HELD.append(output)
     sys.stdout = sys.stderr
     if kept is None:
         return output

@@ -4,9 +4,10 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from fedgsp import logs
+from fedgsp import apart, logs
 from fedgsp.errors import RunError, not_written, reason_of
 from fedgsp.visible import visible_lines
 
@@ -32,6 +33,7 @@ class _Output(io.TextIOWrapper):
 
     def flush(self) -> None:
         try:
+            self._before.flush()  # a task may have printed to sys.__stdout__
             super().flush()
         except OSError as error:
             raise OutputError(error.errno, error.strerror) from None
@@ -76,6 +78,26 @@ def echo(text: object, err: bool = False) -> None:
     import typer
 
     typer.echo(visible_lines(str(text)), err=err)
+
+
+def taken() -> Callable[[object], None]:
+    """Takes the standard output for results until the process ends; returns what prints lines of a result there.
+
+    For commands that run the user's code: what that prints, even later, goes to stderr.
+    """
+    output = apart.taken()
+
+    def echo_result(text: object) -> None:
+        import typer
+
+        if output is None:  # the shell has closed it: `>&-`
+            return
+        try:
+            typer.echo(visible_lines(str(text)), file=output)
+        except OSError as error:
+            raise OutputError(error.errno, error.strerror) from None
+
+    return echo_result
 
 
 def tell_once(what: str, text: str, remedy: str) -> None:

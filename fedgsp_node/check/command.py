@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgsp import apart, lifecycle, logs
+from fedgsp import lifecycle, logs, stdout
 from fedgsp.report import Report
 from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.node_check import CheckSettings
-from fedgsp.stdout import echo
 from fedgsp.tasks import TASKS
 
 #: Exit code if a line is not good.
@@ -47,9 +46,9 @@ async def _check(settings: CheckSettings, as_json: bool) -> None:
     from fedgsp_node.check.looking import look  # here: --help needs neither gRPC nor cryptography
     from fedgsp_node.check.table import lines
 
+    echo = stdout.taken()  # data() may go on after --data-timeout
     begin = time.monotonic()
-    with apart.only_results_on_stdout():
-        report = Report(lines(await look(settings)))
+    report = Report(lines(await look(settings)))
     seconds = time.monotonic() - begin
     echo(json.dumps(report.as_dict() | {"seconds": round(seconds, 1)}) if as_json else f"{report}, {seconds:.1f} s")
     if not report.good:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedgsp import apart, logs
+from fedgsp import logs, stdout
 from fedgsp.errors import ConfigError
 from fedgsp.options import options, parse_clients
 from fedgsp.settings.checks import check_name
 from fedgsp.settings.devices import DEVICES, check_device
-from fedgsp.stdout import echo
 from fedgsp.tasks import TASKS
 from fedgsp.words import with_name
 
@@ -77,17 +76,17 @@ def export(
 
     exporting.check_out(out)
     file, target = run.model(model, client), out.absolute()
-    with apart.only_results_on_stdout():
-        exporting.export(
-            run,
-            loaded(),
-            file,
-            target,
-            client=client,
-            personal=personal,
-            merge_adapters=merge_adapters,
-            tell=_tell,
-        )
+    echo = stdout.taken()
+    exporting.export(
+        run,
+        loaded(),
+        file,
+        target,
+        client=client,
+        personal=personal,
+        merge_adapters=merge_adapters,
+        tell=_tell,
+    )
     echo(f"{out}: {file.name} of round {file.round}")
 
 
@@ -122,20 +121,20 @@ def evaluate(
     from fedgsp_node.hosted_data import names_of
     from fedgsp_node.personal_state import PersonalState
 
-    with apart.only_results_on_stdout():
-        here, used = loaded(), devices.device_of(device)
-        devices.prepare(used)
-        names = names_of(here)
-        scores, together = evaluating.evaluate(
-            run,
-            here,
-            ids,
-            model,
-            part=part,
-            personal=personal or PersonalState(),
-            device=used,
-            tell=_tell,
-        )
+    echo = stdout.taken()
+    here, used = loaded(), devices.device_of(device)
+    devices.prepare(used)
+    names = names_of(here)
+    scores, together = evaluating.evaluate(
+        run,
+        here,
+        ids,
+        model,
+        part=part,
+        personal=personal or PersonalState(),
+        device=used,
+        tell=_tell,
+    )
     if json:
         each = {str(client): _named(client, names) | score.as_json() for client, score in scores.items()}
         echo(json_format.dumps({"clients": each, "together": together.as_json()}))
@@ -182,4 +181,4 @@ def _kept_in(folder: Path | None) -> PersonalState | None:
 
 
 def _tell(text: str) -> None:
-    echo(f"note: {text}", err=True)
+    stdout.echo(f"note: {text}", err=True)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,16 +59,17 @@ class Converts(Digits):
         return super().data(client)
 
 
+def words_of(command: str, run: str) -> list[str]:
+    check = ["--top-server", "127.0.0.1:1", "--connect-timeout", "0.1", "--clients", "0-2"]
+    return {"evaluate": [run], "check": check}[command]
+
+
 @pytest.mark.parametrize("command", ["evaluate", "check"])
 def test_so_it_is_with_what_its_child_processes_print(command: str, tmp_path: Path) -> None:
     name = f"{__name__}:Converts"
     run = str(write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task=name))
-    words = {
-        "evaluate": [run],
-        "check": ["--top-server", "127.0.0.1:1", "--connect-timeout", "0.1", "--clients", "0-2"],
-    }
     ended = subprocess.run(
-        [*python_module("fedgsp_node"), command, *words[command], "--task", name, "--json"],
+        [*python_module("fedgsp_node"), command, *words_of(command, run), "--task", name, "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -78,10 +80,45 @@ def test_so_it_is_with_what_its_child_processes_print(command: str, tmp_path: Pa
     assert {"converted", "as bytes", "in C"} <= {*ended.stderr.splitlines()}
 
 
-def test_without_stderr_it_is_dropped(tmp_path: Path) -> None:
-    code = "import os\nfrom fedgsp.apart import only_results_on_stdout as only\nwith only(): os.write(1, b'dropped')\n"
-    code += "print('result')"
-    ended = subprocess.run(
-        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code], stdout=subprocess.PIPE, text=True, check=False
-    )
-    assert ended.stdout == "result\n"
+#: Set when what goes on has printed for the first time.
+BEGUN = threading.Event()
+
+
+class GoesOn(Digits):
+    """A thread of it prints on, as data() does that outlasts --data-timeout; so does what it starts."""
+
+    def data(self, client: int) -> ClientData:
+        if not BEGUN.is_set():
+            threading.Thread(target=_print_on).start()
+            BEGUN.wait()
+        return super().data(client)
+
+
+def _print_on() -> None:
+    """Prints until the result is there, and once more, in all ways."""
+    out = Path(os.environ["RESULT"])
+    while True:
+        had = out.stat().st_size > 0
+        print("printed", flush=True)  # noqa: T201
+        print("by another stream", file=sys.__stdout__)
+        subprocess.run(["echo", "converted"], check=True)
+        BEGUN.set()
+        if had:
+            return
+
+
+@pytest.mark.parametrize("command", ["evaluate", "check"])
+def test_nor_does_it_come_behind_the_results(command: str, tmp_path: Path) -> None:
+    name, out, errors = f"{__name__}:GoesOn", tmp_path / "out", tmp_path / "errors"
+    run = str(write(tmp_path / "run", Digits(3), {"final": (trained(Digits(3), 1), ())}, task=name))
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
+        subprocess.run(
+            [*python_module("fedgsp_node"), command, *words_of(command, run), "--task", name, "--json"],
+            stdout=stdout,
+            stderr=stderr,
+            check=False,
+            timeout=100,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "RESULT": str(out)},
+        )
+    assert len(json.loads(out.read_text())) >= 2, errors.read_text()  # and nothing else
+    assert {"printed", "by another stream", "converted"} <= {*errors.read_text().splitlines()}
