@@ -23,6 +23,8 @@ Tell = Callable[[str], None]
 MOST_ADDED = 1 << 32
 
 _OF_THE_RUN = "give the --task and the --task-option of the run"
+#: Another version may give a tensor another name.
+_OR_ITS_VERSION = f"{_OF_THE_RUN}, or use the version of fedgsp that made the run"
 
 
 def tensors_of(
@@ -53,7 +55,7 @@ def tensors_of(
     lacking = [spec for name, spec in wanted.items() if name not in arrays]
     for spec in lacking:
         if not spec.head or not all(other.head for other in lacking):
-            raise DataError(f"{file.path} lacks the tensor {spec.name!r} of the task's model", _OF_THE_RUN)
+            raise DataError(f"{file.path} lacks the tensor {spec.name!r} of the task's model", _OR_ITS_VERSION)
     if lacking:
         missing = f"tensors {', '.join(spec.name for spec in lacking)} are missing"
         if client is None or personal is None or personal.directory is None:
@@ -74,7 +76,7 @@ def _check_kinds(run: RunRecord, named: Mapping[str, Kind], wanted: Mapping[str,
     """Raises DataError for tensors that the model of the task has not, or has with another dtype or shape."""
     unknown = {name: kind for name, kind in named.items() if name not in wanted}
     if unknown and run.training.adds is None:
-        raise DataError(f"{where} has a tensor {next(iter(unknown))!r} that the task's model has not", _OF_THE_RUN)
+        raise DataError(f"{where} has a tensor {next(iter(unknown))!r} that the task's model has not", _OR_ITS_VERSION)
     if unknown:
         _check_added(unknown, wanted, where)
     for name in named.keys() & wanted.keys():
