@@ -41,7 +41,7 @@ def form_kept(module: torch.nn.Module) -> Iterator[None]:
         require(
             torch.promote_types(tensor.dtype, dtype) == dtype,
             f"the model changed the dtype of its tensor {name!r} from {_named(dtype)} to {_named(tensor.dtype)}",
-            "make it in model() with the dtype that it gets, such as torch.tensor(0.0) for float32",
+            f"make it in model() with the dtype torch.{_named(torch.promote_types(tensor.dtype, dtype))}",
         )
 
 

@@ -52,6 +52,11 @@ class Last(Running):
         return x.mean()
 
 
+class Counts(Running):
+    def become(self, x: torch.Tensor) -> Any:
+        return torch.tensor(len(x))
+
+
 class Flags(Running):
     def become(self, x: torch.Tensor) -> Any:
         return x[0] > 0
@@ -74,10 +79,12 @@ def trained(clients: Clients, optimizer: OptimizerSettings | None = None) -> Any
         (
             Running,
             torch.tensor(0),
-            r"the dtype of its tensor 'mean' from int64 to float32; .* with the dtype that it gets, .*tensor\(0\.0\)",
+            r"the dtype of its tensor 'mean' from int64 to float32; make it .* with the dtype torch\.float32$",
         ),
         (Running, torch.tensor(0.0, dtype=torch.float16), "the dtype of its tensor 'mean' from float16 to float32"),
         (Running, torch.zeros(3, dtype=torch.bool), "the dtype of its tensor 'mean' from bool to float32"),
+        (Counts, torch.tensor(0, dtype=torch.int32), r"from int32 to int64; .* with the dtype torch\.int64$"),
+        (Counts, torch.tensor(False), r"from bool to int64; .* with the dtype torch\.int64$"),
         (Last, torch.zeros(3), r"the shape of its tensor 'mean' from \(3,\) to \(\); make it in model\(\) with the"),
         (Forgetting, torch.zeros(3), "the model removed its tensor 'mean'; let it keep"),
     ],
