@@ -22,12 +22,13 @@ def _with_prefix(module: torch.nn.Module, prefixes: tuple[str, ...]) -> set[int]
 
 
 def _check_prefixes(module: torch.nn.Module, prefixes: tuple[str, ...], what: str) -> None:
-    for prefix in prefixes:
-        require(
-            any(name.startswith(prefix) for name in every_name(module)),
-            f"no tensor's name begins with the task's {what} {prefix!r}",
-            f"there are {', '.join(state_of(module))}",
-        )
+    names = every_name(module) if prefixes else {}
+    unknown = next((prefix for prefix in prefixes if not any(name.startswith(prefix) for name in names)), None)
+    require(
+        unknown is None,
+        f"no tensor's name begins with the task's {what} {unknown!r}",
+        f"there are {', '.join(state_of(module))}",
+    )
 
 
 def constants(module: torch.nn.Module, named: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:

@@ -128,6 +128,22 @@ def test_the_names_are_those_of_a_model_without_the_wrapper() -> None:
         assert classifier(module, (head,)) is module[0][1]
 
 
+def test_the_names_are_listed_once_for_all_prefixes_of_a_head() -> None:
+    class Counts(nn.Sequential):
+        calls = 0
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return super().state_dict(*args, **kwargs)
+
+    needed = set()
+    for number in (1, 50):
+        module = Counts(body(), nn.Linear(8, 3))
+        tensor_specs(module, ("1.",) * number)
+        needed.add(module.calls)
+    assert len(needed) == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("algorithm", "options"),
