@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +21,8 @@ from fedgsp_node.training.factored import large
 
 #: Makes an optimiser of trainable parameters and a step size.
 Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
+#: Of a step that shows whether an optimiser changes parameters at all: large enough for bfloat16.
+_TRIED_RATE = 0.01
 
 
 def _like(
@@ -109,13 +111,28 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _fault(optimizer: torch.optim.Optimizer, given: Iterable[torch.nn.Parameter]) -> str | None:
-    """What is wrong with the parameters of an optimiser, in words; it may leave out some of the `given` ones."""
-    stepped, known = list(parameters_of(optimizer)), {id(parameter) for parameter in given}
-    strange = next((parameter for parameter in stepped if id(parameter) not in known), None)
-    if strange is not None:
-        return f"steps a parameter of shape {tuple(strange.shape)} that is not the model's"
-    return None if stepped else "steps no parameter"
+def _fault(
+    found: torch.optim.Optimizer,
+    make: Callable[[list[torch.nn.Parameter], float], Any],
+    given: list[torch.nn.Parameter],
+) -> str | None:
+    """Why an optimiser that `make` has made trains none of the `given` parameters, in words; None if it trains any."""
+    stepped, known = list(parameters_of(found)), {id(parameter) for parameter in given}
+    if any(id(parameter) in known for parameter in stepped) or _changes_some(make, given):
+        return None
+    if not stepped:
+        return "steps no parameter"
+    return f"steps a parameter of shape {tuple(stepped[0].shape)} that is not the model's"
+
+
+def _changes_some(make: Callable[[list[torch.nn.Parameter], float], Any], given: list[torch.nn.Parameter]) -> bool:
+    """Whether a step changes a parameter: an optimiser may step copies (in float32), or others may step for it."""
+    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in given]
+    tried = make(copies, _TRIED_RATE)
+    for copy in copies:
+        copy.grad = torch.ones_like(copy)
+    tried.step()
+    return not all(map(torch.equal, copies, given))
 
 
 def own(task: Task) -> Make:
@@ -133,10 +150,10 @@ def own(task: Task) -> Make:
                 f"the task's optimizer() returned {type(found).__name__}, which computes several gradients in a step",
                 "return an optimiser whose step() needs no closure",
             )
-        if fault := _fault(found, parameters):
+        if fault := _fault(found, task.optimizer, parameters):
             raise TaskError(
                 f"the task's optimizer() returned {type(found).__name__}, which {fault}",
-                "give the optimiser the parameters that optimizer() gets, and no others",
+                "give the optimiser the parameters that optimizer() gets",
             )
         return found
 
@@ -171,9 +188,10 @@ def _guarded(
     part: Optimizer, options: Any, parameters: list[torch.nn.Parameter], learning_rate: float
 ) -> torch.optim.Optimizer:
     with part.guard():
-        found: torch.optim.Optimizer = part.load()(parameters, learning_rate, options)
+        code = part.load()
+        found: torch.optim.Optimizer = code(parameters, learning_rate, options)
         if not isinstance(found, torch.optim.Optimizer):
             raise TypeError(f"its code returned {type(found).__name__}, not a torch.optim.Optimizer")
-        if fault := _fault(found, parameters):
+        if fault := _fault(found, lambda given, rate: code(given, rate, options), parameters):
             raise TypeError(f"its code returned {type(found).__name__}, which {fault}")
         return found

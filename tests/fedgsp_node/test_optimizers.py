@@ -178,16 +178,43 @@ def test_what_is_no_optimiser_is_told_when_the_node_starts(found: object, told: 
 
 
 class Elsewhere(Own):
-    """Steps the model that it made last, which is not the one that trains; `given` says what it steps besides."""
-
-    given = 0
+    """Steps the model that it made last, which is not the one that trains."""
 
     def model(self) -> nn.Module:
         self.last = super().model()
         return self.last
 
     def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam([*parameters[: self.given], *self.last.parameters()], lr=learning_rate)
+        return torch.optim.Adam(self.last.parameters(), lr=learning_rate)
+
+
+class OfCopies(torch.optim.Adam):
+    """Steps copies in float64, and gives the parameters their values."""
+
+    def __init__(self, given: list[nn.Parameter], learning_rate: float) -> None:
+        self.given, self.copies = given, [nn.Parameter(one.detach().double()) for one in given]
+        super().__init__(self.copies, lr=learning_rate)
+
+    def step(self, closure: Any = None) -> Any:
+        for one, copy in zip(self.given, self.copies, strict=True):
+            copy.grad = None if one.grad is None else one.grad.double()
+        super().step()
+        with torch.no_grad():
+            for one, copy in zip(self.given, self.copies, strict=True):
+                one.copy_(copy)
+
+
+class OfTwo(torch.optim.Optimizer):
+    """Has no parameters itself, and lets two others step."""
+
+    def __init__(self, given: list[nn.Parameter], learning_rate: float) -> None:
+        super().__init__([{"params": []}], {"lr": learning_rate})
+        matrices, others = ([one for one in given if (one.ndim > 1) is wanted] for wanted in (True, False))
+        self.both = torch.optim.SGD(matrices, lr=learning_rate), torch.optim.Adam(others, lr=learning_rate)
+
+    def step(self, closure: Any = None) -> Any:
+        for one in self.both:
+            one.step()
 
 
 class Partly(Own):
@@ -207,19 +234,35 @@ def trained(clients: Clients) -> list[str]:
     return [name for name, array in after.arrays.items() if (array != start.arrays[name]).any()]
 
 
-@pytest.mark.parametrize("given", [0, 2])
-def test_an_optimiser_of_another_model_is_refused_before_and_in_a_training(given: int) -> None:
+def test_an_optimiser_of_another_model_is_refused_before_and_in_a_training() -> None:
     told = (
         r"returned Adam, which steps a parameter of shape \(.*\) that is not the model's; give the optimiser the param"
     )
-    task = Elsewhere()
-    task.given = given
     with pytest.raises(TaskError, match=told):
-        check(task)
-    clients = Clients(task, None)
+        check(Elsewhere())
+    clients = Clients(Elsewhere(), None)
     clients.initial_weights(1)  # another model
     with pytest.raises(OrderError, match=told):
         trained(clients)
+
+
+@pytest.mark.parametrize("kind", [OfCopies, OfTwo])
+def test_an_optimiser_that_trains_by_way_of_others_is_taken(
+    kind: type[OfCopies | OfTwo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Own()
+    task.optimizer = kind  # type: ignore[method-assign]
+    assert check(task).good
+    assert len(trained(Clients(task, None))) == 4
+    part = Optimizer(
+        help="of a package",
+        code=lambda given, rate, _: kind(given, rate),
+        name="theirs",
+        kind="optimizer",
+        package="a",
+    )
+    monkeypatch.setitem(OPTIMIZERS.built_in, "theirs", part)
+    assert isinstance(stepping(OptimizerSettings("theirs"), CrossEntropy()).optimizer(parameters(), 0.1), kind)
 
 
 def test_an_optimiser_may_leave_parameters_out_but_not_all() -> None:
