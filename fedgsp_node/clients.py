@@ -43,6 +43,7 @@ from fedgsp_node.rehearsal import known_features, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
+from fedgsp_node.shared_memory import shared_memory_kept
 from fedgsp_node.torch_weights import bound, swapped, tensor_specs, unbind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
@@ -147,7 +148,8 @@ class Clients:
         made = self.call(lambda: model_of(self.task, 0, self._extension.extend))
         with swapped(self._module, values_anew(made, self._module, self.tensors, self.device)):
             self._unsaved.reset()
-            found = rehearse(self._module, self.task, data, self.device)
+            with shared_memory_kept(self._module, made):
+                found = rehearse(self._module, self.task, data, self.device)
             self._unsaved.reset()
         name = self._constants_as_made(trains=True)
         require(name is None, CHANGED[0].format(name), CHANGED[1])

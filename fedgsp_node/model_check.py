@@ -20,8 +20,8 @@ from fedgsp_node.users_code import guarded
 def check_model(module: nn.Module) -> None:
     """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
 
-    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU. Different
-    tensors must not share memory, see `check_memory`.
+    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU.
+    Parameters must not share memory with other tensors, see `check_memory`.
     """
     require(
         isinstance(module, nn.Module),
