@@ -1,7 +1,6 @@
 """Refuses models whose tensors cannot travel, or would not follow the training of a client."""
 
 import itertools
-from collections import Counter
 
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from fedgsp.messages import TensorSpec
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp_node.devices import CPU
-from fedgsp_node.named_state import named_state, state_of
+from fedgsp_node.named_state import state_of
 from fedgsp_node.shared_memory import check_memory
 from fedgsp_node.torch_weights import values_of
 from fedgsp_node.users_code import guarded
@@ -20,7 +19,7 @@ from fedgsp_node.users_code import guarded
 def check_model(module: nn.Module) -> None:
     """Raises TaskError if a layer is compiled by torch.jit or has an extra state, or if a tensor cannot be sent.
 
-    Every tensor must have a shape and a name of its own that can be shown, and be dense and on the CPU.
+    Every tensor must have a shape and a name that can be shown, and be dense and on the CPU.
     Parameters must not share memory with other tensors, see `check_memory`.
     """
     require(
@@ -45,14 +44,8 @@ def check_model(module: nn.Module) -> None:
             f"{described} has no shape yet",
             "run one batch through the model in model(), or give the layer its sizes",
         )
-    named = guarded(lambda: list(named_state(module)), "model().state_dict()")
-    names = Counter(name for name, _ in named)
-    for name, tensor in itertools.chain(named, module.named_parameters(), module.named_buffers()):
-        require(
-            names[name] < 2,
-            f"the model's state_dict() gives a tensor the name {name!r}, which is the name of another tensor",
-            "let state_dict() leave the names as they are",
-        )
+    state = guarded(lambda: state_of(module), "model().state_dict()")
+    for name, tensor in itertools.chain(state.items(), module.named_parameters(), module.named_buffers()):
         require(
             is_text(name),
             f"the model's tensor {name!r} has a name that cannot be sent",

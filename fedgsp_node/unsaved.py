@@ -6,7 +6,7 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp_node.first_values import FirstValues
-from fedgsp_node.named_state import is_persistent, state_of
+from fedgsp_node.named_state import state_of
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -17,18 +17,19 @@ def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
 
 
 class Unsaved:
-    """Buffers that are not persistent or have no value, attributes of layers, and which parameters are trained."""
+    """Buffers that are not of the state or have no value, attributes of layers, and which parameters are trained."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        self._saved = frozenset(state_of(module))
-        found = {
-            full: layer._buffers[name]
-            for full, layer, name in _buffers(module)
-            if layer._buffers[name] is None or not is_persistent(layer, name)
-        }
+        state = state_of(module)
+        self._saved, saved = frozenset(state), {id(tensor) for tensor in state.values()}
+        found = {full: layer._buffers[name] for full, layer, name in _buffers(module)}
         #: Copies, by name; None for a buffer without a value.
-        self.buffers = {name: None if buffer is None else buffer.clone() for name, buffer in found.items()}
+        self.buffers = {
+            name: None if buffer is None else buffer.clone()
+            for name, buffer in found.items()
+            if id(buffer) not in saved
+        }
         self._attributes = FirstValues(module)
         # A model may freeze parts of itself after some steps.
         self._trained = [(name, one, one.requires_grad) for name, one in module.named_parameters()]

@@ -10,12 +10,13 @@ from fedgsp.errors import ConfigError, not_written, reason_of
 from fedgsp.files import sync
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp.task import Task
+from fedgsp_node.arrays import same_values
 from fedgsp_node.finished.pretrained import write_folder
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.finished.tensors import Arrays, Tell, check_constants, tensors_of
 from fedgsp_node.hosted_data import hosted_ids
 from fedgsp_node.making import model_of
-from fedgsp_node.named_state import state_of
+from fedgsp_node.named_state import saved_of, state_of
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
 from fedgsp_node.users_code import guarded
@@ -80,9 +81,7 @@ def export(
     arrays = tensors_of(run, file, tensor_specs(module, tuple(task.head), named), client, personal, tell, "--client")
     added = _load(module, arrays)
     if out.suffix == SUFFIX:
-        travelled = {name: as_tensor(array) for name, array in arrays.items()}
-        # The training may have added some of them to the model, and the model's own state_dict() may leave some out.
-        _write(out, {**travelled, **module.state_dict()}, run, file)
+        _write(out, {**_contents(module), **{name: as_tensor(arrays[name]) for name in added}}, run, file)
         return
     if added:
         raise ConfigError(
@@ -98,11 +97,38 @@ def export(
 def _load(module: torch.nn.Module, arrays: Arrays) -> list[str]:
     """Gives a module these values; returns the names that the module does not have."""
     found = state_of(module)
-    with torch.no_grad():
-        for name, array in arrays.items():
-            if name in found:
-                found[name].copy_(as_tensor(array))
+    for name, array in arrays.items():
+        if name in found:
+            found[name].data = as_tensor(array)
     return [name for name in arrays if name not in found]
+
+
+def _contents(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What `load_state_dict()` takes: `state_dict()`, and what it leaves out. The values of the module may be lost.
+
+    If `state_dict()` leaves out a tensor and gives its name to another one, all have their names in the module.
+    """
+    state, saved = state_of(module), saved_of(module)
+    left_out = {name: tensor.detach().clone() for name, tensor in state.items() if name not in saved}
+    if not left_out:
+        return saved
+    if any(not same_values(saved[name], tensor) for name, tensor in state.items() if name in saved):
+        return state
+    # It may have given copies of them other names: then loading these sets them.
+    copies = {name: tensor.detach().clone() for name, tensor in saved.items()}
+    others = {name: _others(tensor) for name, tensor in left_out.items()}
+    for name, values in others.items():
+        state[name].data = values.clone()
+    with contextlib.suppress(Exception):  # some are missing
+        module.load_state_dict(copies)
+    loaded = state_of(module)
+    return copies | {name: tensor for name, tensor in left_out.items() if same_values(loaded[name], others[name])}
+
+
+def _others(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with other values."""
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    return torch.full_like(tensor, float("nan")) if floats else ~tensor
 
 
 def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: ModelFile) -> None:
