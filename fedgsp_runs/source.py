@@ -25,6 +25,7 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp.files import put
+from fedgsp_runs.beside import check_modules
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
@@ -64,8 +65,15 @@ class Source:
 def source_of(task: str | Callable[..., Any], folder: Path) -> Source:
     """Where processes find a task: a class of a module there, one of a notebook or a script in a module in `folder`.
 
-    A text is the name of a task. Raises TaskError if processes cannot find it.
+    A text is the name of a task. Raises TaskError if processes cannot find it, or would find other modules for it.
     """
+    source = _source(task, folder)
+    if ":" in source.name:  # no task of FedGSP or of an installed package
+        check_modules(source.name, source.text, source.folder)
+    return source
+
+
+def _source(task: str | Callable[..., Any], folder: Path) -> Source:
     if isinstance(task, str):
         return Source(task, None)
     name = getattr(task, "__qualname__", "")
@@ -304,9 +312,11 @@ def _folders(imports: list[str]) -> list[str]:
     """The folders in which only this process finds the modules of these lines, such as those beside a script."""
     tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
     roots = dict.fromkeys(str(root) for top in tops if top in sys.modules and (root := _root(top)) is not None)
-    mine = {str(Path(entry).resolve()) for entry in sys.path}
     given = [*sysconfig.get_paths().values(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), ""]
-    return [one for one in roots if one in mine - {str(Path(entry).resolve()) for entry in given}]
+    theirs = {str(Path(entry).resolve()) for entry in given}
+    # In the order of this process: several may have a module of one name.
+    mine = dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)
+    return [one for one in mine if one in roots and one not in theirs]
 
 
 def _root(module: str) -> Path | None:
