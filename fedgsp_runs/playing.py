@@ -39,6 +39,7 @@ from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python
 from top_server.compared import differing
 from top_server.record.directory import DEFAULT_PARENT, RunDirectory
+from top_server.record.history import lines_of
 from top_server.recorded import is_finished
 from top_server.resume.state import is_in
 
@@ -129,10 +130,10 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
         raise ConfigError(
             f"{directory} has {name}={getattr(found.settings, name)!r}, and {getattr(asked, name)!r} is asked for",
             _MORE_ROUNDS.format(str(directory), asked.rounds)
-            if name == "rounds" and asked.rounds > found.settings.rounds and is_finished(found.events)
+            if name == "rounds" and asked.rounds > found.settings.rounds and is_finished(lines_of(files.events))
             else "remove that directory, or give another `out`",
         )
-    if is_finished(found.events):
+    if is_finished(lines_of(files.events)):
         return found
     if is_in(files):
         return _continued(["--resume", str(directory)], directory, source.folder, told.get("progress", True))

@@ -23,11 +23,12 @@ from fedgsp.tasks import TASKS
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from fedgsp_runs.places import in_place_of, made_in_its_place
+from fedgsp_runs.sums import Sums, sums_of
 from fedgsp_runs.values import directory_of
 from fedgsp_runs.words import in_python, reworded
 from top_server.record.damage import naming_damage
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of, read_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,10 +84,13 @@ class Run:
         """The history: one row for each round, with `round` as index. Metrics of the task are columns of their own.
 
         Nodes refuse metrics with names of other columns; a record that has some anyway has them as `metrics/NAME`.
+        Those of single clients, of which a row may have megabytes, are only in `rows`.
         """
         rows = []
         with naming_damage(self.directory):
-            for row in self.rows:
+            for row in lines_of(self._files.history):
+                for part in (row, row.get("validation") or {}):
+                    part.pop("metrics_per_client", None)
                 metrics = row.pop("metrics", None) or {}
                 named = {f"metrics/{name}" if name in COLUMNS else name: value for name, value in metrics.items()}
                 rows.append({**row, **named})
@@ -107,16 +111,17 @@ class Run:
     @property
     def score(self) -> float | None:
         """What rates the models, after the last evaluated round: the accuracy, or the score of the task."""
-        from top_server.record.scores import score_of
-
-        with naming_damage(self.directory):
-            return next((value for row in reversed(self.rows) if (value := score_of(row)) is not None), None)
+        return self.sums().score
 
     @property
     def skipped(self) -> int:
         """How many trainings of clients were skipped; the events `client_skipped` have the reasons."""
+        return self.sums().skipped
+
+    def sums(self) -> Sums:
+        """What all rows of the history say together, as far as the run has come."""
         with naming_damage(self.directory):
-            return sum(int(row.get("clients_skipped") or 0) for row in self.rows)
+            return sums_of(self._files)
 
     @in_python()
     def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:
@@ -194,11 +199,11 @@ class Run:
         return target
 
     def __repr__(self) -> str:
-        rows = self.rows
-        told = "" if self.score is None else f", score {self.score:.4f}"
+        sums = self.sums()
+        told = "" if sums.score is None else f", score {sums.score:.4f}"
         scheme = visible(self.settings.scheme)
-        told += f", {counted(self.skipped, 'training')} skipped" if self.skipped else ""
-        return f"<Run {self.directory}: {scheme}, {len(rows)} of {self.settings.rounds} rounds{told}>"
+        told += f", {counted(sums.skipped, 'training')} skipped" if sums.skipped else ""
+        return f"<Run {self.directory}: {scheme}, {sums.rounds} of {self.settings.rounds} rounds{told}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -211,24 +216,26 @@ def warned(found: Run, progress: bool) -> Run:
     """
     if progress:
         return found
-    told = []
-    events, rows = found.events, found.rows
-    if found.skipped:
-        reason = _last_reason(events, "client_skipped")
-        told.append(f"{counted(found.skipped, 'training')} skipped, the last one because: {reason}")
-    if rows and not any(row.get("clients_evaluated") for row in rows):
-        told.append(f"no round was evaluated: {_last_reason(events, 'not_evaluated')}")
-    elif rows and found.score is None and (name := rows[-1].get("scored_by")):
-        told.append(f"no round has the score {str(name)!r}: {_last_reason(events, 'metric_left_out')}")
+    told, sums = [], found.sums()
+    if sums.skipped:
+        reason = _last_reason(found, "client_skipped")
+        told.append(f"{counted(sums.skipped, 'training')} skipped, the last one because: {reason}")
+    if sums.rounds and not sums.evaluated:
+        told.append(f"no round was evaluated: {_last_reason(found, 'not_evaluated')}")
+    elif sums.rounds and sums.score is None and sums.scored_by:
+        told.append(f"no round has the score {sums.scored_by!r}: {_last_reason(found, 'metric_left_out')}")
     if told:
         warnings.warn(f"{found.directory}: {'; '.join(told)}", stacklevel=4)
     return found
 
 
-def _last_reason(events: list[dict[str, Any]], kind: str) -> str:
+def _last_reason(found: Run, kind: str) -> str:
     """The reason in the last event of a kind, in a form that a terminal can show."""
-    reasons = (str(event["reason"]) for event in reversed(events) if event.get("event") == kind and "reason" in event)
-    return visible(reworded(next(reasons, "see events.jsonl")))
+    reason = "see events.jsonl"
+    for event in lines_of(RunDirectory(found.directory).events):  # they may be millions
+        if event.get("event") == kind and "reason" in event:
+            reason = str(event["reason"])
+    return visible(reworded(reason))
 
 
 @contextlib.contextmanager

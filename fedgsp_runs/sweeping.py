@@ -12,7 +12,6 @@ from fedgsp.task import Task
 from fedgsp_runs.playing import play_again, run, scalar
 from fedgsp_runs.result import Run, frame
 from fedgsp_runs.values import shown
-from top_server.record.damage import naming_damage
 from top_server.record.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -41,11 +40,9 @@ class Sweep:
         rows: list[dict[str, Any]] = []
         for name, by_seed in self.runs.items():
             for seed, one in by_seed.items():
-                told = one.rows
-                loss = next((row["loss"] for row in reversed(told) if row.get("loss") is not None), None)
-                with naming_damage(one.directory):
-                    seconds = sum(row.get("seconds") or 0 for row in told)
-                rows.append({"variant": name, "seed": seed, "score": one.score, "loss": loss, "seconds": seconds})
+                sums = one.sums()
+                told = {"score": sums.score, "loss": sums.loss, "seconds": sums.seconds}
+                rows.append({"variant": name, "seed": seed, **told})
         return frame(rows)
 
     def report(self, out: Path | str) -> Path:

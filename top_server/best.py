@@ -128,8 +128,7 @@ def chosen_by_validation(rows: Iterable[Mapping[str, Any]], best: Best) -> dict[
 
     Empty if no round has a validation score.
     """
-    row = next((row for row in rows if row["round"] == best.round), None)
-    if best.score is None or row is None:
+    if best.score is None or (row := next((row for row in rows if row["round"] == best.round), None)) is None:
         return {}
     names = ("accuracy", "loss", "metrics", "score", "accuracy_per_client", "score_per_client")
     found = {name: row[name] for name in names if row.get(name) is not None}

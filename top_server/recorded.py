@@ -12,7 +12,7 @@ from fedgsp.words import counted
 from top_server.findings import Findings, whole
 from top_server.grouping.request import ranges
 from top_server.record.directory import RunDirectory
-from top_server.record.history import lines_of, read_lines
+from top_server.record.history import lines_of
 
 #: Events at which a top server begins with rounds, and the event after the last round.
 BEGINS, ENDS = ("run_started", "run_resumed"), "run_finished"
@@ -41,9 +41,8 @@ class Recorded:
 def recorded(directory: RunDirectory) -> Recorded:
     """Reads events.jsonl, history.jsonl and config.toml; raises DataError if one of them cannot be read."""
     events = [event for event in lines_of(directory.events) if event.get("event") in (*BEGINS, ENDS)]
-    rows = read_lines(directory.history)
     try:
-        rounds = tuple(whole(row.get("round", 0)) for row in rows)
+        rounds = tuple(whole(row.get("round", 0)) for row in lines_of(directory.history))
     except ValueError as error:
         raise DataError(f"{directory.history}: {visible(str(error))}", "restore the file") from None
     try:

@@ -71,7 +71,7 @@ from top_server.record.events.run import (
     StateDamaged,
     StoppedEarly,
 )
-from top_server.record.history import read_lines
+from top_server.record.history import last_line
 from top_server.record.journal import Journal, Line
 from top_server.record.scores import rating_of
 from top_server.record.summary import write_summary
@@ -324,7 +324,7 @@ async def _play(
     progress.absences.came_back(number, membership.departures.take_returned())
     names, ends = names_of(membership.hellos), resumed.ends if resumed else ()
     write_summary(directory, context.journal, names, progress.best, ends, progress.absences.together())
-    return read_lines(directory.history)[-1]
+    return last_line(directory.history)
 
 
 async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> None:

@@ -17,9 +17,10 @@ from fedgsp.scoring import ACCURACY, larger_is_better, metric_of
 from fedgsp.words import share, with_name
 from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients
 from top_server.pictures.files import write_out
-from top_server.pictures.groups import Groups, some
-from top_server.pictures.shown import Rows, Shown, shown
-from top_server.record.scores import score_of, scored_by, scores_of
+from top_server.pictures.groups import Groups
+from top_server.pictures.kept import Rows
+from top_server.pictures.shown import Curves, Shown, rated_by, shown
+from top_server.record.scores import score_of, scored_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 #: Palettes of 20 colours each; further groups use the same colours again.
 _PALETTES = ("tab20", "tab20b", "tab20c")
 _COLOURS = 20 * len(_PALETTES)
-#: Curves of single clients, and bars of gains. Each takes 10 kB; more gains are an area, and of more clients some have
-#: a curve.
-_MOST_CURVES, _MOST_BARS = 1_000, 1_000
+#: Bars of gains, at most: each takes 10 kB. More gains are an area.
+_MOST_BARS = 1_000
 #: The bars of gains have lines between groups, if there are no more groups than this.
 _MOST_LINES = 20
 #: A wide matrix gets a row of the picture for itself; its height grows with its clients.
@@ -95,18 +95,15 @@ def _height(panels: HashableList[str], groups: Groups | None) -> float:
     return min(max(_ROW_INCHES, len(groups.clients) * _INCHES_PER_CLIENT), _TALLEST_INCHES)
 
 
-def draw_score(axes: Axes, rows: Rows) -> None:
+def draw_score(axes: Axes, rows: Rows, curves: Curves) -> None:
     """Draws the figure that rates the models, by round: over all samples, and of each client if the rows have it."""
-    score = next((scored_by(row) for row in reversed(rows) if score_of(row) is not None), scored_by(rows[-1]))
+    score = rated_by(rows)
     factor = (100 if score == ACCURACY else 1) * (1 if larger_is_better(score) else -1)
-    by_round = {row["round"]: scores_of(row) for row in rows if scored_by(row) == score}
-    clients = list(dict.fromkeys(client for found in by_round.values() for client in found))
-    drawn = some(clients, _MOST_CURVES)
-    each = "each client" if len(drawn) == len(clients) else share(len(drawn), len(clients), "client")
-    for number, client in enumerate(drawn):
-        curve = {played: factor * found[client] for played, found in by_round.items() if client in found}
+    each = "each client" if len(curves.of) == curves.clients else share(len(curves.of), curves.clients, "client")
+    for number, curve in enumerate(curves.of.values()):
         label = "_" if number else each
-        axes.plot(list(curve), list(curve.values()), color="0.8", linewidth=0.8, zorder=1, label=label)
+        values = [factor * value for value in curve.values()]
+        axes.plot(list(curve), values, color="0.8", linewidth=0.8, zorder=1, label=label)
     told = {row["round"]: factor * value for row in rows if (value := score_of(row)) is not None}
     axes.plot(list(told), list(told.values()), marker=".", label="over all clients")
     axes.legend()
@@ -198,7 +195,7 @@ def _draw_groups(axes: Axes, run: Shown) -> None:
 
 #: Panel -> what draws it.
 PANELS: dict[str, Callable[[Axes, Shown], None]] = {
-    "score": lambda axes, run: draw_score(axes, run.rows),
+    "score": lambda axes, run: draw_score(axes, run.rows, run.curves),
     "loss": _draw_loss,
     "metrics": lambda axes, run: _draw_metrics(axes, run.metrics),
     "groups": _draw_groups,

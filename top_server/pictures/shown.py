@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,29 +17,41 @@ from fedgsp.scoring import LOSS, metric_of
 from fedgsp.settings.recorded import load_recorded
 from top_server.baseline import local_run
 from top_server.pictures.distances import UndrawnError, read_distances
-from top_server.pictures.groups import FEW, MANY, Groups, fitting
+from top_server.pictures.groups import FEW, MANY, Groups, fitting, some
+from top_server.pictures.kept import Kept, Rows
 from top_server.record.columns import EVENTS, HISTORY, is_client
 from top_server.record.directory import RunDirectory
-from top_server.record.history import lines_of, read_columns
-from top_server.record.scores import scored_by, scores_of
+from top_server.record.history import checked_lines, lines_of
+from top_server.record.scores import score_of, scored_by, scores_of
 
 logger = logging.getLogger(__name__)
 
-Rows = list[dict[str, Any]]
-
 #: Metrics of the task in one panel, at most.
 _MOST_METRICS = 8
+#: Curves of single clients, at most: each takes 10 kB.
+MOST_CURVES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The scores of single clients, by client and round; of many clients, those of some."""
+
+    of: dict[int, dict[int, float]]
+    #: How many clients have scores.
+    clients: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What can be drawn of a run with at least one finished round."""
 
+    #: As `Kept` has them.
     rows: Rows
     #: The rows of rounds that were evaluated.
     evaluated: Rows
     #: Who trained with whom; None if the record does not say.
     groups: Groups | None
+    curves: Curves
     #: What people call clients; only clients that have names.
     names: dict[int, str]
     #: Metric of the task -> round -> value.
@@ -62,7 +75,11 @@ class Shown:
 def shown(run_dir: Path) -> Shown:
     """Reads the record of a run; raises UserError if it has no finished round, or is damaged."""
     directory = RunDirectory(run_dir)
-    rows = read_columns(directory.history, HISTORY)
+    clients, kept = defaultdict[str, dict[int, None]](dict), Kept()
+    for row in checked_lines(directory.history, HISTORY):
+        clients[scored_by(row)] |= dict.fromkeys(scores_of(row))
+        kept.add(row)
+    rows = kept.rows
     if not rows:
         raise DataError(f"{run_dir} holds no finished round", "draw it when a round has ended")
     evaluated = [row for row in rows if row["loss"] is not None]
@@ -70,11 +87,29 @@ def shown(run_dir: Path) -> Shown:
         rows,
         evaluated,
         groups_by_round(rows, lambda: teams_of(directory)),
+        _curves(rated_by(rows), clients, lines_of(directory.history)),
         names_of(directory),
         further_metrics(evaluated),
         _distances(directory),
         gains_over(recorded_alone(directory), rows),
     )
+
+
+def rated_by(rows: Rows) -> str:
+    """What rates the models in the last row that has a score, else in the last row."""
+    return next((scored_by(row) for row in reversed(rows) if score_of(row) is not None), scored_by(rows[-1]))
+
+
+def _curves(score: str, clients: Mapping[str, Mapping[int, None]], rows: Iterable[Mapping[str, Any]]) -> Curves:
+    """The curves of one score. They are read again, and not kept for all `clients`, which may be very many."""
+    known = list(clients[score])
+    drawn: dict[int, dict[int, float]] = {client: {} for client in some(known, MOST_CURVES)}
+    for row in rows if drawn else ():
+        if scored_by(row) == score:
+            found = scores_of(row)
+            for client in drawn.keys() & found.keys():
+                drawn[client][row["round"]] = found[client]
+    return Curves(drawn, len(known))
 
 
 def _distances(directory: RunDirectory) -> tuple[list[int], NDArray[np.float64]] | None:
@@ -105,16 +140,15 @@ def teams_by_round(rows: Rows) -> dict[int, list[list[int]]]:
 def teams_of(directory: RunDirectory) -> dict[int, list[list[int]]]:
     """The groups that trained in each round; the last try of a round counts."""
     try:
-        events = read_columns(directory.events, EVENTS)
+        return started_teams(checked_lines(directory.events, EVENTS))
     except DataError as error:
         logger.warning("groups are not drawn: %s", error)
         return {}
-    return started_teams(events)
 
 
 def started_teams(events: Iterable[Mapping[str, Any]]) -> dict[int, list[list[int]]]:
     """As `teams_of`, of events that were read before."""
-    started = [event for event in events if event.get("event") == "round_started" and event.get("teams") is not None]
+    started = (event for event in events if event.get("event") == "round_started" and event.get("teams") is not None)
     return {event["round"]: event["teams"] for event in started if event.get("round") is not None}
 
 

@@ -183,22 +183,24 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     }
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str] | None = None) -> dict[str, Any] | None:
+def summarise(rows: Iterable[Mapping[str, Any]], names: Mapping[int, str] | None = None) -> dict[str, Any] | None:
     """Score and metrics of each client and their spread, after the last evaluated round; the score also at best.
 
     Returns None if no row has figures of clients. "Best" is each client's own best round, as HCCT's authors report
     it. This figure is too optimistic, because the test part chooses the round. `names` are what people call clients.
+    One row is kept at a time: it may have megabytes.
     """
-    evaluated = [row for row in rows if scores_of(row) or row.get("metrics_per_client")]
-    if not evaluated:
-        return None
-    told = [scores for scores in map(scores_of, rows) if scores]
-    best: dict[int, float] = {}
-    for scores in told:
+    end: Mapping[str, Any] | None = None
+    number, best = None, dict[int, float]()
+    for row in rows:
+        number, scores = row.get("round"), scores_of(row)
         for client, score in scores.items():
             best[client] = max(best.get(client, -math.inf), score)
-    end = evaluated[-1]
-    found: dict[str, Any] = {"rounds": rows[-1].get("round")}
+        if scores or row.get("metrics_per_client"):
+            end = row
+    if end is None:
+        return None
+    found: dict[str, Any] = {"rounds": number}
     if (rated_by := scored_by(end)) != ACCURACY:
         found["scored_by"] = rated_by
     if names:
@@ -208,7 +210,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str] | None
         if not per_client:
             continue
         found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
-    if told:
+    if best:
         found["best"]["chosen_by"] = f"test {rated_by}"
     found["last"]["round"] = end.get("round")
     found["last"].update({name: end[name] for name in ("ipr", "rsd") if end.get(name) is not None})

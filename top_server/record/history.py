@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,27 @@ def to_line(value: Mapping[str, Any]) -> str:
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines, read one by one: the events of a long run need gigabytes of memory.
 
-    A last line without a newline is left out: its writer was interrupted. Raises DataError if the file cannot be read,
-    or if another line is not a JSON object.
+    So do its rows, which have figures of each client. A last line without a newline is left out: its writer was
+    interrupted. Raises DataError if the file cannot be read, or if another line is not a JSON object.
     """
+    for number, line in _numbered_lines(path):
+        yield _object(path, number, line)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All of `lines_of` in memory: for a file that is known to be small, or for a caller who wants all."""
+    return list(lines_of(path))
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The last object of `lines_of`, without reading the others as JSON; raises DataError if there is none."""
+    for number, line in deque(_numbered_lines(path), maxlen=1):
+        return _object(path, number, line)
+    raise DataError(f"{path} has no line", "restore the file")
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, without their newlines."""
     try:
         with open_file(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(MOST_LINE), b""), start=1):
@@ -48,14 +67,9 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
                     raise DataError(f"{path}, line {number} is longer than any that is written", "restore the file")
                 if not line.endswith(b"\n"):
                     return
-                yield _object(path, number, line[:-1])
+                yield number, line[:-1]
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", "give the directory of a run") from None
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All of `lines_of` in memory: for a file with a row for each round."""
-    return list(lines_of(path))
 
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -70,10 +84,9 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return found
 
 
-def read_columns(path: Path, columns: Columns) -> list[dict[str, Any]]:
-    """As `read_lines`; raises DataError, with the line, also where a line has a value that is wrong for its column."""
-    rows = read_lines(path)
-    for number, row in enumerate(rows, start=1):
+def checked_lines(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+    """As `lines_of`; raises DataError, with the line, also where a line has a value that is wrong for its column."""
+    for number, row in enumerate(lines_of(path), start=1):
         if wrong := wrong_in(row, columns):
             raise DataError(f"{path}, line {number}: {wrong}", "restore the file")
-    return rows
+        yield row

@@ -9,7 +9,7 @@ from top_server.record.directory import RunDirectory
 from top_server.record.events.base import ABSENT
 from top_server.record.events.run import ClientsMissed, ClientsServed, MoreMissed
 from top_server.record.figures import summarise
-from top_server.record.history import read_lines
+from top_server.record.history import lines_of
 from top_server.record.journal import Journal
 from top_server.record.room import write_text
 
@@ -32,8 +32,10 @@ def write_summary(
     extended. `absences` say which clients missed rounds; they are told as events, too. Raises RunError if the disk is
     full.
     """
-    rows = read_lines(directory.history)
-    summary = {**(summarise(rows, names) or {}), **chosen_by_validation(rows, best or Best())}
+    summary = {
+        **(summarise(lines_of(directory.history), names) or {}),
+        **chosen_by_validation(lines_of(directory.history), best or Best()),
+    }
     if absences:
         summary["absences"] = [absence.to_json() for absence in absences]
         _tell_absences(journal, absences)

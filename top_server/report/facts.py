@@ -19,7 +19,7 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
 from fedgsp.visible import visible
 from fedgsp.words import counted, with_name
-from top_server.pictures.shown import Rows
+from top_server.pictures.kept import Rows
 from top_server.record.damage import MALFORMED, damaged
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Line

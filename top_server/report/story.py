@@ -1,6 +1,7 @@
 """The record of a run as it is told later, read bit by bit while the run may still write it.
 
-Single trainings are only counted: a long run has a million of them.
+Single trainings are only counted: a long run has a million of them. Of values that a record has for each client, most
+are left out: a round may have megabytes of them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 
 from fedgsp.errors import DataError
 from fedgsp.files import LONG_LINE, MOST_LINE, open_file, parse_json
-from top_server.pictures.shown import Rows
+from top_server.pictures.kept import Kept, Rows, shared
 from top_server.record.columns import EVENTS, HISTORY, Columns, is_client, wrong_in
 from top_server.record.directory import RunDirectory
+from top_server.record.events import KINDS
 from top_server.record.journal import Line
 
 Parse = Callable[[bytes], Any]
@@ -24,6 +26,8 @@ Parse = Callable[[bytes], Any]
 _BLOCK = 1 << 22
 #: What stands in the line of a single training, and how far from its begin, at most.
 _TRAINING, _KIND_WITHIN = b'"event": "hop_finished"', 80
+#: Kinds of events with a value for each client. Nobody reads them here; the history has those of a finished round.
+_BY_CLIENT = tuple(kind for kind, event in KINDS.items() if event.may_lack)
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ class Grown:
 
 
 class Story:
-    """The events of a run, without those of single trainings, and the rows of its history."""
+    """The events of a run, without those of single trainings and of values for each client, and its `Kept` history."""
 
     def __init__(self, directory: RunDirectory, parse: Parse = parse_json) -> None:
         """`parse` makes the value of a line, or raises ValueError."""
@@ -133,13 +137,19 @@ class Story:
         self._of_events = Grown(self.directory.events, self._parse)
         self._of_history = Grown(self.directory.history, self._parse)
         self.events: list[Line] = []
-        self.rows: Rows = []
+        self._teams: Any = None
+        self._history = Kept()
         self.trainings = Trainings()
         self._uncounted = 0
         #: What people call clients; only clients that have names.
         self.names: dict[int, str] = {}
         #: Round -> offset in events.jsonl at which its last beginning stands.
         self.begins: dict[int, int] = {}
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the history."""
+        return self._history.rows
 
     @property
     def offset(self) -> int:
@@ -177,8 +187,8 @@ class Story:
         if self._of_history.was_cut():
             self._forget_history()
         if self.directory.history.exists():
-            new = self._of_history.new()
-            self.rows += [_checked(row, HISTORY, self.directory.history, begins) for begins, row in new]
+            for begins, row in self._of_history.new():
+                self._history.add(_checked(row, HISTORY, self.directory.history, begins))
         return before != (self.offset, len(self.rows))
 
     def count(self) -> tuple[int, Trainings]:
@@ -204,7 +214,9 @@ class Story:
             return
         if kind == "round_started":  # pictures are drawn of it; whoever reads other events bears what is odd in them
             _checked(event, EVENTS, self.directory.events, begins)
-        self.events.append(event)
+            event["teams"] = self._teams = shared(event.get("teams"), self._teams)
+        if kind not in _BY_CLIENT:
+            self.events.append(event)
         if isinstance(named := event.get("names"), dict):
             self.names |= {int(one): name for one, name in named.items() if is_client(one) and isinstance(name, str)}
         if kind == "round_started" and type(event.get("round")) is int:
@@ -214,7 +226,7 @@ class Story:
 
     def _forget_history(self) -> None:
         self._of_history = Grown(self.directory.history, self._parse)
-        self.rows = []
+        self._history = Kept()
 
 
 def _checked(line: Line, columns: Columns, path: Path, begins: int) -> Line:

@@ -28,7 +28,7 @@ from top_server.record.directory import RunDirectory, lock
 from top_server.record.events import read
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
-from top_server.record.history import lines_of, read_lines
+from top_server.record.history import lines_of
 from top_server.recorded import BEGINS, ENDS, is_finished
 from top_server.resume import state
 from top_server.turns import Turns
@@ -206,7 +206,7 @@ def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
     # A client that was skipped after the last finished hop is tried again.
     for trace in interrupted.traces if interrupted else ():
         offences.update(one.client for one in trace.skipped if one.failure and one.failure.code in OFFENCES)
-    rounds = [row["round"] for row in read_lines(directory.history)] if directory.history.exists() else []
+    rounds = [row["round"] for row in lines_of(directory.history)] if directory.history.exists() else []
     if saved is None and rounds:
         raise DataError(f"{asked}: state/ is gone", "restore it, or start the run again")
     if len(rounds) < done or rounds[:done] != list(range(1, done + 1)):

@@ -14,7 +14,7 @@ from fedgsp.errors import DataError
 from fedgsp.scoring import COLUMNS, taken_by
 from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
-from top_server.record.history import plain, read_lines, to_line
+from top_server.record.history import last_line, plain, read_lines, to_line
 
 
 def test_a_row_has_every_column_in_order_but_for_those_that_it_may_lack() -> None:
@@ -77,3 +77,12 @@ def test_metrics_of_tasks_can_have_no_name_of_a_column() -> None:
     assert {field.name for field in dataclasses.fields(RoundFinished)} == COLUMNS
     assert all(map(taken_by, COLUMNS))
     assert taken_by("mae") is None
+
+
+def test_of_the_last_line_alone_the_json_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('damaged\n{"round": 2}\n{"round": 3')
+    assert last_line(path) == {"round": 2}
+    path.write_text('{"round": 1')
+    with pytest.raises(DataError, match=r"history\.jsonl has no line"):
+        last_line(path)

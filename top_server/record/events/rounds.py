@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from top_server.record.events.base import ABSENT, Event, GroupEvent, MayLack, RoundEvent, told
 
 #: A row of more bytes lacks the figures of the task by client: a node may report 256 of them for each of its clients,
-#: and whoever reads the history needs memory for all rows.
+#: and whoever reads the history needs memory for some rows.
 _MOST_WITH_METRICS = 1 << 24
 
 
