@@ -37,6 +37,11 @@ def is_figure(value: float) -> bool:
     return abs(value) <= MOST_FIGURE
 
 
+def as_figure(value: float) -> float | None:
+    """A number that was computed of figures: None if it cannot count, as where they were added, or by rounding."""
+    return value if is_figure(value) else None
+
+
 class Figure(NamedTuple):
     """One metric of one client: its value, or numerator and denominator of a ratio, and the client's test samples."""
 
@@ -93,8 +98,7 @@ class Scoring:
             return None
         values, denominators, samples = np.array(known, np.float64).T
         with np.errstate(all="ignore"):
-            found = float(WAYS[self.combine.get(metric, SAMPLES)].of(values, denominators, samples))
-        return found if is_figure(found) else None
+            return as_figure(float(WAYS[self.combine.get(metric, SAMPLES)].of(values, denominators, samples)))
 
     def score_of(self, figures: Iterable[Figure]) -> float | None:
         """The score of figures of several clients, of the metric behind it; larger is better."""
@@ -102,11 +106,11 @@ class Scoring:
 
     def own(self, metric: str, figure: Figure) -> float:
         """The metric of one client as people read it; NaN if it does not count, or has the denominator 0."""
-        if not figure.is_finite:
+        ratio = WAYS[self.combine.get(metric, SAMPLES)].ratio
+        if not figure.is_finite or (ratio and not figure.denominator):
             return math.nan
-        if not WAYS[self.combine.get(metric, SAMPLES)].ratio:
-            return figure.value
-        return figure.value / figure.denominator if figure.denominator else math.nan
+        found = figure.value / figure.denominator if ratio else figure.value
+        return found if is_figure(found) else math.nan
 
 
 class Answer(Protocol):
@@ -135,13 +139,13 @@ def accuracy_of(answers: Iterable[Answer]) -> float | None:
 
 
 def loss_of(answers: Iterable[Answer]) -> float | None:
-    """The mean loss over all samples; None without samples.
+    """The mean loss over all samples; None without samples, or if it is too large to count.
 
     Clients whose loss is too large to count, or is no finite number, are left out, with their samples.
     """
     counted = [one for one in answers if is_figure(one.loss_sum)]
     samples = sum(one.samples for one in counted)
-    return sum(one.loss_sum for one in counted) / samples if samples else None
+    return as_figure(sum(one.loss_sum for one in counted) / samples) if samples else None
 
 
 def taken_by(metric: str) -> str | None:

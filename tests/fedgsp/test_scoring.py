@@ -80,6 +80,7 @@ def test_a_ratio_of_one_client_is_its_quotient_and_no_number_without_a_denominat
     assert math.isnan(scoring.own("f1", Figure(0.0, 0.0, 9)))
     assert scoring.combined("f1", [Figure(0.0, 0.0, 9), Figure(2.0, 4.0, 9)]) == 0.5
     assert scoring.own("mae", Figure(2.0, 0.0, 9)) == 2.0
+    assert math.isnan(scoring.own("f1", Figure(1.0, 1e-300, 9)))
 
 
 def test_a_larger_score_is_better_whichever_way_its_figure_runs() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from fedgsp.encoding import BFLOAT16, wire_bytes
 from fedgsp.messages import Results
 from fedgsp.programs import PROGRAMS
-from fedgsp.scoring import ACCURACY
+from fedgsp.scoring import ACCURACY, as_figure
 from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
@@ -92,7 +92,8 @@ def _validated(validated: Evaluation, each: bool) -> dict[str, Any]:
 def _gains(context: RunContext, evaluated: Evaluation) -> dict[str, float | None]:
     if context.alone is None:
         return {}
-    return dict(zip(("ipr", "rsd"), gains(evaluated.score_per_client, context.alone) or (None, None), strict=True))
+    ipr, rsd = gains(evaluated.score_per_client, context.alone) or (None, None)
+    return {"ipr": ipr, "rsd": None if rsd is None else as_figure(rsd)}
 
 
 def _cpd(histograms: Mapping[int, tuple[int, ...]], plan: Plan) -> float | None:

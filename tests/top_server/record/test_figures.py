@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fedgsp.messages import Evaluated, GroupResult, ModelRef
-from fedgsp.scoring import Scoring
+from fedgsp.scoring import MOST_FIGURE, Scoring, is_figure
 from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.evidence import Evidence
@@ -15,7 +19,9 @@ from top_server.grouping import Plan
 from top_server.groups.planning import round_tasks
 from top_server.groups.task import GroupOutcome
 from top_server.merging import MERGES
-from top_server.record.figures import row_of
+from top_server.record.columns import HISTORY, wrong_in
+from top_server.record.figures import row_of, summarise
+from top_server.record.history import plain
 from top_server.record.scores import score_of, scored_by, scores_of
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
@@ -127,3 +133,47 @@ async def test_a_task_rated_by_accuracy_has_the_columns_that_it_always_had() -> 
     assert not row.keys() & {"scored_by", "score", "score_per_client", "metrics", "metrics_per_client"}
     assert (scored_by(row), score_of(row), scores_of(row)) == ("accuracy", 20 / 30, {0: 0.5, 1: 1.0})
     assert score_of({"accuracy": None}) is None
+
+
+#: The largest figures that count, figures that do not, and those that come near them by computing.
+EXTREME = st.sampled_from((MOST_FIGURE, -MOST_FIGURE, MOST_FIGURE / 3, 1e-300, 0.0, 1e200, math.inf, math.nan, 0.5))
+ANSWERS = st.builds(
+    lambda loss, metrics, denominators: Evaluated(
+        0, 1, loss, judged=0, metrics=dict(zip("abc", metrics, strict=True)), denominators={"b": denominators}
+    ),
+    EXTREME,
+    st.lists(EXTREME, min_size=3, max_size=3),
+    EXTREME,
+)
+
+
+@given(
+    st.lists(ANSWERS, min_size=1, max_size=9).map(lambda answers: dict(enumerate(answers))),
+    st.sampled_from(("-loss", "a", "-b", "-c")),
+    st.dictionaries(st.integers(0, 8), EXTREME.filter(is_figure)),
+)
+@example({client: Evaluated(0, 1, MOST_FIGURE, judged=0) for client in range(10)}, "-loss", {})
+@example(
+    {c: Evaluated(0, 1, 1.0, judged=0, metrics={"a": (-1) ** c * MOST_FIGURE}) for c in (1, 2)},
+    "a",
+    {1: 1e100, 2: -1e100},
+)
+@example({0: Evaluated(0, 1, 1.0, judged=0, metrics={"b": 1.0}, denominators={"b": 1e-300})}, "a", {})
+async def test_whatever_clients_tell_the_row_and_the_summary_can_be_read(
+    answers: dict[int, Evaluated], score: str, alone: dict[int, float]
+) -> None:
+    evaluated = Evaluation(answers, scoring=Scoring(score, {"b": "ratio", "c": "sum"}))
+    async with stage("none", run_dir=None) as s:
+        s.context = dataclasses.replace(s.context, alone=alone)
+        teams = Teams(PLAN, PLAN.groups)
+        row = row_of(s.context, 1, teams, [], evaluated, 1.0, False, {}, evaluated).fields
+    line = plain(row)
+    assert wrong_in(line, HISTORY) == ""
+    found = [
+        value
+        for part in (line, line["validation"])
+        for by in part.get("metrics_per_client", {}).values()
+        for value in by.values()
+    ]
+    assert all(value is None or is_figure(value) for value in found)
+    json.dumps(summarise([line]), allow_nan=False)
