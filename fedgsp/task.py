@@ -105,7 +105,7 @@ class Task(abc.ABC):
     #: Name prefixes of the classifier head's tensors, such as ("fc2.",); empty: the dense layer registered last.
     head: tuple[str, ...] = ()
     #: Name of the layer that returns the features, such as "conv2" or, in an nn.Sequential, "5". The extractor is what
-    #: the model computes up to there, for trainings that need one (FedFusion); empty: the task names none.
+    #: the model computes up to there, for trainings that need one (FedFusion). Empty or None: the task names none.
     extractor: str = ""
     #: Name prefixes of tensors that training does not change, such as ("embedding.", "norm.running_"). Every node
     #: makes them by model(), from a seed of the run, and they never travel. Nor do parameters without requires_grad.

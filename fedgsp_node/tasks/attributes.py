@@ -17,7 +17,7 @@ _NONE = object()
 
 
 def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
+    return isinstance(value, Integral | np.bool_) and value in (0, 1)
 
 
 def _is_label(value: Any) -> bool:
@@ -27,8 +27,8 @@ def _is_label(value: Any) -> bool:
 #: Attribute that is a single value -> whether a value is right, and what to do about another one.
 _SINGLE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "extractor": (
-        lambda value: isinstance(value, str),
-        "name a layer of the model, such as extractor = 'conv2', or '' for none",
+        lambda value: value is None or isinstance(value, str),
+        "name a layer of the model, such as extractor = 'conv2', or None",
     ),
     "data_is_repeatable": (_is_flag, "write data_is_repeatable = True, or False"),
     "drop_last": (_is_flag, "write drop_last = True, or False"),

@@ -60,10 +60,12 @@ class Odd:
         ),
         ({"num_classes": -1}, "num_classes is int -1"),
         ({"extractor": torch.nn.Linear(4, 4)}, "extractor is Linear Linear.*; name a layer of the model, such as"),
-        ({"extractor": None}, "extractor is None"),
+        ({"extractor": 3}, "extractor is int 3; name a layer of the model, such as extractor = 'conv2', or None"),
         ({"data_is_repeatable": np.zeros(3)}, "data_is_repeatable is ndarray .*; write data_is_repeatable = True"),
         ({"drop_last": "no"}, "drop_last is str 'no'; write drop_last = True, or False"),
         ({"drop_last": None}, "drop_last is None"),
+        ({"drop_last": 2}, "drop_last is int 2; write drop_last = True, or False"),
+        ({"drop_last": 1.0}, "drop_last is float 1.0"),
         ({"ignore_index": 1.5}, "ignore_index is float 1.5; write a whole number, such as ignore_index = -100"),
         ({"ignore_index": True}, "ignore_index is bool True"),
         ({"ignore_index": 1 << 63}, "ignore_index is int 9223372036854775808"),
@@ -90,10 +92,18 @@ def loss(self: Any, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tenso
         {"client_names": property(lambda self: {0: "Ghent"})},
         {"num_classes": 0, "loss": loss},
         {"extractor": "1", "data_is_repeatable": np.True_, "drop_last": True, "ignore_index": np.int64(255)},
+        {"extractor": None, "data_is_repeatable": 0, "drop_last": 1},
+        {"data_is_repeatable": np.False_, "drop_last": np.int64(1)},
     ],
 )
 def test_what_can_be_used_passes(attributes: dict[str, Any]) -> None:
     check(**attributes)
+
+
+def test_without_an_extractor_clients_have_no_features() -> None:
+    task = type("Changed", (Blobs,), {"extractor": None, "drop_last": 1})()
+    assert fedgsp.check(task)
+    assert Clients(task, [0]).features is None
 
 
 def raises(self: Any) -> Any:
