@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,16 +123,29 @@ def _groups(story: Story) -> Groups | None:
 
 
 def _measured(story: Story) -> tuple[list[int], Points] | None:
-    """The clients and the colours of their distances, shape (N, N); None without distances. Raises DataError."""
+    """The clients and the colours of their distances, shape (N, N); None without distances. Raises DataError.
+
+    That is UndrawnError if they are too many to be drawn.
+    """
     path = story.directory.distances
     with _one_at_a_time:
-        return _colours(path, file_version(path))
+        found = _colours(path, file_version(path))
+    if found == "too many":
+        raise UndrawnError(path)
+    return found
 
 
 @lru_cache(maxsize=4)
-def _colours(path: Path, version: tuple[int, ...]) -> tuple[list[int], Points] | None:
-    """As `_measured`, of a version of the file: each takes seconds to read, and is asked for again and again."""
-    if (read := read_distances(path)) is None:
+def _colours(path: Path, version: tuple[int, ...]) -> tuple[list[int], Points] | Literal["too many"] | None:
+    """As `_measured`, of a version of the file: each takes seconds to read, and is asked for again and again.
+
+    Those that are not drawn take as long, and a cache keeps no exception.
+    """
+    try:
+        read = read_distances(path)
+    except UndrawnError:
+        return "too many"
+    if read is None:
         return None
     clients, matrix = read
     known = np.clip(np.nan_to_num(matrix, nan=1.0), 0, 1)

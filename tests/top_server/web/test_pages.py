@@ -304,14 +304,20 @@ async def test_a_picture_of_many_distances_has_fewer_points_for_each_client(tmp_
         assert struct.unpack(">II", image[16:24]) == (side, side)
 
 
-async def test_distances_are_read_once_for_all_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times: list[Path] = []
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files of distances that were read so far."""
+    read: list[Path] = []
 
     def counted(path: Path) -> Any:
-        times.append(path)
+        read.append(path)
         return read_distances(path)
 
     monkeypatch.setattr("top_server.web.pictures.read_distances", counted)
+    return read
+
+
+async def test_distances_are_read_once_for_all_requests(tmp_path: Path, times: list[Path]) -> None:
     run = with_distances(tmp_path / "a", 3)
     for _ in range(2):
         await got(tmp_path, "pictures/distances.png?run=a")
@@ -322,15 +328,19 @@ async def test_distances_are_read_once_for_all_requests(tmp_path: Path, monkeypa
 
 
 async def test_the_page_says_that_distances_are_too_many_to_be_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, times: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("top_server.pictures.distances.MOST_CLIENTS", 2)
-    with_distances(tmp_path / "a", 3)
+    run = with_distances(tmp_path / "a", 3)
     told = (await got(tmp_path, "run.json?run=a")).json()["pictures"]
     assert told["distances"] == told["coalitions"] == []
     assert "distances.json are not drawn: it has more than" in told["undrawn"]
-    async with client(tmp_path) as browser:
-        assert (await browser.get("pictures/distances.png?run=a")).status_code == 404
+    for _ in range(2):
+        async with client(tmp_path) as browser:
+            assert (await browser.get("pictures/distances.png?run=a")).status_code == 404
+    assert len(times) == 1  # they take as long to read as those that are drawn
+    (run / "distances.json").write_text(json.dumps({"clients": [0, 1], "distances": [[0, 1], [1, 0]]}))
+    assert (await got(tmp_path, "run.json?run=a")).json()["pictures"]["distances"] == [0, 1]
 
 
 @pytest.mark.parametrize("path", ["run.json", "pictures/groups.png", "pictures/pairs.png", "compare.json"])
