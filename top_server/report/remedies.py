@@ -31,6 +31,8 @@ _OF_CODES = {
     "BAD_RECEIPT": "see whether its node is of the version of the others, and who runs it",
     "CERTIFICATE_EXPIRED": "give its node a new certificate; it comes back by itself",
 }
+#: About `metrics_per_client` that a line of the record lacks, on test or on validation data.
+_FEWER_METRICS = "let metrics() of the task return fewer figures; those over all clients are recorded"
 #: Kind of event -> what to do.
 _OF_KINDS = {
     "client_skipped": _LOG,
@@ -53,7 +55,9 @@ _OF_KINDS = {
     "group_failed": "see why its clients were skipped",
     "clients_missing": "start their nodes again; they take part from the next round on",
     "metric_left_out": "let the metric of the task return a number for the data of these clients",
-    "fields_left_out": "let metrics() of the task return fewer figures; those over all clients are recorded",
+    "fields_left_out": (
+        "nothing: a line has no room for a value of each of so many clients, and the run goes on without it"
+    ),
     "round_failed": "start the nodes again that have left; if none has, let them reach the ports of group managers",
     "round_waits": "start the nodes again, or resume with a smaller --min-clients",
     "trained_nobody": "see why the clients of the round were skipped",
@@ -70,5 +74,12 @@ _OF_KINDS = {
 
 def remedy_of(event: Mapping[str, Any]) -> str:
     """What a person can do about what an event tells; empty for kinds that are no trouble."""
-    of_code = _OF_CODES.get(str(event.get("code"))) if event.get("event") == "client_skipped" else None
-    return of_code or _OF_KINDS.get(str(event.get("event")), "")
+    kind = str(event.get("event"))
+    of_kind = _OF_KINDS.get(kind, "")
+    match kind:
+        case "client_skipped":
+            return _OF_CODES.get(str(event.get("code")), of_kind)
+        case "fields_left_out" if isinstance(fields := event.get("left_out"), list):
+            found = (_FEWER_METRICS if str(one).endswith("metrics_per_client") else of_kind for one in fields)
+            return "; ".join(dict.fromkeys(found)) or of_kind
+    return of_kind
