@@ -5,9 +5,11 @@ An entry point of group `fedgsp.tasks` names the class or function itself, as `-
 
 from fedgsp.parts import Part, Parts
 
-#: The environment variable by which a run from Python tells its nodes the folder of its task. Only they import from
-#: there, and last: in PYTHONPATH, files of that folder would replace modules in all processes of the run.
-FOLDER_VARIABLE = "FEDGSP_TASK_FOLDER"
+#: The environment variables by which a run from Python tells its nodes the folder of its task. Only they import from
+#: there, when they load the task: in PYTHONPATH, files of that folder would replace modules in all processes, and be
+#: run before anybody has checked whose folder it is. From the folder of a module that the caller has imported, nodes
+#: import before others, as the caller does; from a run directory, where the module of a script's task is, after them.
+MODULES_VARIABLE, FOLDER_VARIABLE = "FEDGSP_TASK_MODULES", "FEDGSP_TASK_FOLDER"
 
 _HERE = "fedgsp_node.tasks"
 _GREY = f"{_HERE}.grey_images:GreyImages"

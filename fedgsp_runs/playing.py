@@ -30,11 +30,10 @@ from fedgsp.settings.files import parse
 from fedgsp.settings.others import waits_for_others
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
-from fedgsp.tasks import FOLDER_VARIABLE
 from fedgsp_runs.places import made_in_its_place
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run, warned
-from fedgsp_runs.source import Source, source_of
+from fedgsp_runs.source import Source, found_by_nodes, source_of
 from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python
 from top_server.compared import differing
@@ -331,7 +330,7 @@ def _play(flags: list[str], directory: Path, folder: Path | None, progress: bool
     view, failure = Progress(quiet=not progress), None
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
-        _started(flags, folder, log) as child,
+        _started(flags, found_by_nodes(folder, directory), log) as child,
     ):
         assert child.stdout is not None
         for line in child.stdout:
@@ -355,12 +354,12 @@ def _play(flags: list[str], directory: Path, folder: Path | None, progress: bool
 
 
 @contextlib.contextmanager
-def _started(flags: list[str], folder: Path | None, log: Any) -> Iterator[subprocess.Popen[str]]:
+def _started(flags: list[str], place: Mapping[str, str], log: Any) -> Iterator[subprocess.Popen[str]]:
     """A top server that ends with the block, and with this process, even if that is killed."""
     ours, theirs = socket.socketpair()
     environment = {
         LIFELINE_VARIABLE: "stdin",
-        FOLDER_VARIABLE: str(folder.resolve()) if folder is not None else "",
+        **place,
         "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
     }
     try:

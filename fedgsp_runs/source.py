@@ -25,7 +25,7 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp.files import put
-from fedgsp_runs.beside import check_modules
+from fedgsp.tasks import FOLDER_VARIABLE, MODULES_VARIABLE
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
@@ -65,15 +65,8 @@ class Source:
 def source_of(task: str | Callable[..., Any], folder: Path) -> Source:
     """Where processes find a task: a class of a module there, one of a notebook or a script in a module in `folder`.
 
-    A text is the name of a task. Raises TaskError if processes cannot find it, or would find other modules for it.
+    A text is the name of a task. Raises TaskError if processes cannot find it.
     """
-    source = _source(task, folder)
-    if ":" in source.name:  # no task of FedGSP or of an installed package
-        check_modules(source.name, source.text, source.folder)
-    return source
-
-
-def _source(task: str | Callable[..., Any], folder: Path) -> Source:
     if isinstance(task, str):
         return Source(task, None)
     name = getattr(task, "__qualname__", "")
@@ -84,6 +77,15 @@ def _source(task: str | Callable[..., Any], folder: Path) -> Source:
     text = module_of(task)
     module = f"task_{name.lower()}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     return Source(f"{module}:{name}", folder, text)
+
+
+def found_by_nodes(folder: Path | None, directory: Path) -> dict[str, str]:
+    """The environment variables that tell nodes where they find their task: in a folder, or in the run directory."""
+    place, written = folder and folder.resolve(), directory.resolve()
+    return {
+        MODULES_VARIABLE: str(place) if place is not None and place != written else "",
+        FOLDER_VARIABLE: str(place) if place == written else "",
+    }
 
 
 def module_of(task: Callable[..., Any]) -> str:
@@ -113,7 +115,8 @@ class _Writer:
         """The module."""
         future = [line for line in self._imports if line.startswith("from __future__")]
         others = [line for line in self._imports if line not in future]
-        folders = [f"if {one!r} not in sys.path:\n    sys.path.append({one!r})" for one in _folders(others)]
+        # First, as here: otherwise an installed module of the same name would take the place of one that was used.
+        folders = [f"if {one!r} not in sys.path:\n    sys.path.insert(0, {one!r})" for one in _folders(others)]
         head = [*future, *(["import sys", *folders] if folders else []), *others, ""]
         return "\n".join([*head, *(f"\n{one}\n" for one in self._definitions)])
 
@@ -312,11 +315,9 @@ def _folders(imports: list[str]) -> list[str]:
     """The folders in which only this process finds the modules of these lines, such as those beside a script."""
     tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
     roots = dict.fromkeys(str(root) for top in tops if top in sys.modules and (root := _root(top)) is not None)
+    mine = {str(Path(entry).resolve()) for entry in sys.path}
     given = [*sysconfig.get_paths().values(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), ""]
-    theirs = {str(Path(entry).resolve()) for entry in given}
-    # In the order of this process: several may have a module of one name.
-    mine = dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)
-    return [one for one in mine if one in roots and one not in theirs]
+    return [one for one in roots if one in mine - {str(Path(entry).resolve()) for entry in given}]
 
 
 def _root(module: str) -> Path | None:

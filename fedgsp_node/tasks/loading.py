@@ -24,11 +24,10 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.options import shortened, suggestion, truth
 from fedgsp.require import require
 from fedgsp.task import Task
-from fedgsp.tasks import FOLDER_VARIABLE, TASKS
+from fedgsp.tasks import FOLDER_VARIABLE, MODULES_VARIABLE, TASKS
 from fedgsp_node.remedies import text_of
 from fedgsp_node.seeding import seeded_for_task
 from fedgsp_node.tasks.attributes import check_attributes, described
-from fedgsp_node.tasks.beside import check_found, modules_beside
 
 #: Type -> the function that converts a text, and what an error says should be given.
 _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -145,23 +144,35 @@ def factory_of(name: str) -> tuple[ModuleType, Callable[..., object]]:
 
 
 def _look_in_folders(name: str) -> None:
-    """Lets modules be imported from the working directory, and from the folder that a run from Python names.
+    """Lets modules be imported from the folder that a run from Python names, and from the working directory.
 
-    These come after all others: their files must not replace any module. Raises TaskError if the task's module is in
-    such a folder, and another module would be imported for it, or for one that its code imports from there. The
-    standard library does not count for the latter: who writes `import queue` means that of Python.
+    The folder of a class's module comes before all others, as in the process that called `run`: otherwise an installed
+    module could take the place of one that its script has used. A run directory and the working directory come last:
+    their files must not replace any module. Raises TaskError if the task's module is in such a folder, and another one
+    would be imported for it.
     """
     TASKS.packages()  # read before, so that the folders add no part
-    module = name.partition(":")[0]
-    named = os.environ.get(FOLDER_VARIABLE)
-    for folder in (*([Path(named)] if named else []), Path.cwd()):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-        beside = modules_beside([module], [folder])
-        own = {one for one in beside if f"{module}.".startswith(f"{one}.")}
-        if own:
-            meant = {one: file for one, file in beside.items() if one in own or one not in sys.stdlib_module_names}
-            check_found(f"task {name!r}", meant, sys.path)
+    top = name.partition(":")[0].partition(".")[0]
+    first, last = os.environ.get(MODULES_VARIABLE), os.environ.get(FOLDER_VARIABLE)
+    if first and first not in sys.path:
+        sys.path.insert(0, first)
+    folders = list(filter(None, (first, last, str(Path.cwd()))))
+    sys.path += [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
+    for folder in folders:
+        _check_found(name, top, Path(folder))
+
+
+def _check_found(name: str, top: str, folder: Path) -> None:
+    """Raises TaskError if the module `top` is in a folder, and another one of that name would be imported."""
+    if not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()):
+        return
+    spec = importlib.util.find_spec(top)
+    origin = (spec.origin if spec is not None else None) or "an installed module"
+    if folder.resolve() not in Path(origin).resolve().parents:
+        raise TaskError(
+            f"task {name!r}: the module {top!r} of the folder {folder} has the name of another module ({origin})",
+            "rename the file, or the folder",
+        )
 
 
 def _import(name: str, module_name: str) -> ModuleType:
