@@ -17,7 +17,11 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     A buffer belongs to the state unless its layer leaves it out of its own `state_dict()`; what the layers around it
     leave out does not count.
     """
-    names = _names_of(_as_saved(module), saved_of(module))
+    return _state_by(module, _names_of(_as_saved(module), saved_of(module)))
+
+
+def _state_by(module: torch.nn.Module, names: Mapping[int, Sequence[str]]) -> dict[str, torch.Tensor]:
+    """As `state_of`; `names` are those in `state_dict()`, by the `id()` of each tensor."""
     own: dict[str, torch.Tensor] = dict(module.named_parameters())
     own |= {name: one for name, layer, one in _registered(module) if id(one) in names or _saves(layer, name, one)}
     found = {}
@@ -29,13 +33,13 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def every_name(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All names of these tensors: in the module, and in `state_dict()`; a shared tensor has several there."""
-    state = state_of(module)
+    names = _names_of(_as_saved(module), saved_of(module))
+    state = _state_by(module, names)
     known = {id(tensor): tensor for tensor in state.values()}
     named = itertools.chain(
         module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     )
     in_module = {name: tensor for name, tensor in named if id(tensor) in known}
-    names = _names_of(_as_saved(module), saved_of(module))
     return {name: one for number, one in known.items() for name in names.get(number, ())} | in_module | state
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp_runs import Run
 from fedgsp_runs.result import warned
 from fedgsp_runs.sweeping import Sweep
+from tests.support.little_memory import allocating_less_than
 from tests.top_server.resume.test_find import BEGIN, recorded, started, whole
 from top_server.best import Best
 from top_server.pictures.shown import last_partition, shown, started_teams
@@ -65,16 +64,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return made
 
 
-@contextmanager
-def in_little_memory() -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < LITTLE
-    finally:
-        tracemalloc.stop()
-
-
 def end(directory: RunDirectory) -> None:
     with Journal(RunDirectory(directory.path)) as journal:
         write_summary(directory, journal, {}, Best(0.5, 2))
@@ -108,7 +97,7 @@ def test_readers_of_all_rows_keep_few_figures_of_single_clients(
     monkeypatch.setattr("top_server.report.story._BLOCK", 1 << 16)
     monkeypatch.setattr("top_server.pictures.shown.MOST_CURVES", 10)
     READERS[name](directory)  # what is loaded once does not count
-    with in_little_memory():
+    with allocating_less_than(LITTLE):
         READERS[name](directory)
 
 

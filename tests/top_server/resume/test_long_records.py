@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedgsp.errors import DataError
+from tests.support.little_memory import allocating_less_than
 from tests.top_server.resume.test_find import BEGIN, hop, recorded, started
 from top_server.record import history
 from top_server.record.directory import RunDirectory, is_worth_keeping
@@ -36,18 +34,8 @@ def directory(tmp_path: Path) -> RunDirectory:
     return made
 
 
-@contextmanager
-def in_little_memory() -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < LITTLE
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_run_is_found_for_its_resumption(directory: RunDirectory) -> None:
-    with in_little_memory():
+    with allocating_less_than(LITTLE):
         assert resuming._read(directory, "--resume", False).interrupted is not None
         resuming.mend(directory, 0)
         assert is_worth_keeping(directory)
