@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.results.runs import finished
 from benchmarks.sweep import begun, beside, check, tied
 from fedgsp.errors import RunError
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.policy import NO_POLICY

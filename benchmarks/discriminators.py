@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedgsp.messages import DiscriminatorSettings
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.discriminators import Encoded, fresh, judge, sizes, step
 from fedgsp_node.training.control import Control
 

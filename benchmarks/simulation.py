@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.peers.processes import CaseError, Processes, tree
 from benchmarks.peers.results import MEMORY_MIB
-from fedgsp.children import tail
+from fedgsp.processes.children import tail
 from top_server.record.history import read_lines
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.messages import TensorSpec
-from fedgsp.updates import LENGTH_BYTES
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import LENGTH_BYTES
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.updates import reveal
 
 #: Trainable parameters of the model, and of its largest layer, for Fashion-MNIST, CIFAR-10 and digit domains.

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TrainingSettings
 from fedgsp.seeds import derive
-from fedgsp.updates import LENGTH_BYTES, trainable_size
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import LENGTH_BYTES, trainable_size
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 from fedgsp_node.training.control import Control

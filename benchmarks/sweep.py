@@ -45,8 +45,8 @@ from benchmarks.results.runs import finished
 from benchmarks.results.store import check_name, is_kept, keep, keep_models
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
-from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.options import options
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.checks import flag
 from fedgsp.settings.files import load, parse
 from fedgsp.settings.run import RunConfig

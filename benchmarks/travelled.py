@@ -19,11 +19,11 @@ from typing import Any
 
 import zstandard
 
-from fedgsp.coding import LEVEL, Decoder, Encoder, blocks
-from fedgsp.encoding import encoded, rounded, wire_bytes
-from fedgsp.memory import room
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.encoding import encoded, rounded, wire_bytes
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.coding import LEVEL, Decoder, Encoder, blocks
 from top_server.record.history import read_lines
 from top_server.record.model_files import load
 

@@ -5,10 +5,10 @@ The table is shared by the top server, which names an aggregation, and by group 
 
 from dataclasses import dataclass
 
-from fedgsp.ida import INTRAC, IdaOptions
+from fedgsp.means.ida import INTRAC, IdaOptions
+from fedgsp.means.robust import TrimOptions
 from fedgsp.optimizers import AUTO, SGD
 from fedgsp.parts import Part, Parts
-from fedgsp.robust import TrimOptions
 from fedgsp.scoring import ACCURACY
 
 _HERE = "group_manager.aggregation_classes"

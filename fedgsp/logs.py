@@ -9,9 +9,9 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from fedgsp import apart
 from fedgsp.errors import UserError, reason_of
 from fedgsp.printing import Printer
+from fedgsp.processes import apart
 from fedgsp.times import stamp
 from fedgsp.visible import visible
 

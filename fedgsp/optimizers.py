@@ -11,8 +11,8 @@ from typing import Any
 from fedgsp import shares
 from fedgsp.errors import ConfigError
 from fedgsp.parts import Part, Parts
-from fedgsp.relayed_state import STEP, StateEntries
 from fedgsp.settings.fields import setting
+from fedgsp.tensors.relayed_state import STEP, StateEntries
 
 #: The choice that leaves it to the task.
 AUTO = "auto"

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fedgsp import apart, logs
+from fedgsp import logs
 from fedgsp.errors import RunError, not_written, reason_of
+from fedgsp.processes import apart
 from fedgsp.visible import visible_lines
 
 #: Exit code of a command whose reader has closed the pipe, as `... | head` does: 128 plus SIGPIPE, as in shells.

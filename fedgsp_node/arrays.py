@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgsp.dtypes import BFLOAT16
+from fedgsp.tensors.dtypes import BFLOAT16
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:

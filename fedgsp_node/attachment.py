@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import shown
-from fedgsp.channels import Line, describe
+from fedgsp.connections.channels import Line, describe
 from fedgsp.errors import UserError
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
@@ -31,13 +30,14 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_calls import upload
-from fedgsp.proofs import UnprovenError, prove
 from fedgsp.run_ids import ALONE
+from fedgsp.security.access import shown
+from fedgsp.security.proofs import UnprovenError, prove
+from fedgsp.security.tickets import Door
 from fedgsp.seldom import SeldomLog
-from fedgsp.tickets import Door
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers.model_calls import upload
 from fedgsp.v1 import order_pb2
-from fedgsp.weights import Weights, WeightsError
 from fedgsp.within import within
 from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError, failure_of

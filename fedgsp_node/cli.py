@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgsp import commands, lifecycle, logs
+from fedgsp import commands, logs
 from fedgsp.errors import ConfigError
 from fedgsp.options import options
+from fedgsp.processes import lifecycle
 from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings

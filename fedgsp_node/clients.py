@@ -23,7 +23,7 @@ from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
 from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
-from fedgsp.weights import Weights, without_head
+from fedgsp.tensors.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import CHANGED, Constants
 from fedgsp_node.declared import Declared

@@ -4,12 +4,12 @@ import os
 import re
 import socket
 
-from fedgsp.addresses import is_wildcard, split_address
+from fedgsp.connections.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, Role, is_name
-from fedgsp.lifecycle import is_child
+from fedgsp.processes.lifecycle import is_child
+from fedgsp.security.tls import Tls, load
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tls import Tls, load
 
 #: What a host name may have and the name of a node may not.
 _HOST_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", re.ASCII)

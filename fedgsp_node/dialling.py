@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fedgsp.addresses import ip_of, is_near, resolve, split_address
+from fedgsp.connections.addresses import ip_of, is_near, resolve, split_address
 from fedgsp.settings.policy import ANY_HOST, Policy
 
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from fedgsp.discriminators import MOST_BYTES
 from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, ModelRef, Order
-from fedgsp.weights import Weights, total_bytes
+from fedgsp.tensors.weights import Weights, total_bytes
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
 from fedgsp_node.discriminators import Encoded

@@ -19,7 +19,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
 from fedgsp.task import Part, Task
-from fedgsp.weights import Weights, check_finite, check_same_tensors
+from fedgsp.tensors.weights import Weights, check_finite, check_same_tensors
 from fedgsp_node.devices import CPU
 from fedgsp_node.samples import samples_of, targets_of
 from fedgsp_node.seeding import random_kept

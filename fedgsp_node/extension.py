@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fedgsp.additions import added_tensors, clash
 from fedgsp.messages import Additions, TensorSpec
+from fedgsp.tensors.additions import added_tensors, clash
 from fedgsp.trainings import TRAININGS
 
 

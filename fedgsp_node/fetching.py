@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable
 from weakref import WeakSet, WeakValueDictionary
 
-from fedgsp.addresses import is_near, resolve
-from fedgsp.bases import Bases
-from fedgsp.channels import Channels
-from fedgsp.encoding import wire_bytes
+from fedgsp.connections.addresses import is_near, resolve
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import UserError
 from fedgsp.identity import HOLDERS
-from fedgsp.link_choice import RAW
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
-from fedgsp.model_calls import fetch
-from fedgsp.model_store import ModelStore
 from fedgsp.seldom import SeldomLog
 from fedgsp.shared_work import SharedWork
-from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
+from fedgsp.tensors.encoding import wire_bytes
+from fedgsp.tensors.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.link_choice import RAW
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.peers import Peers
 from fedgsp_node.unreachable import Unreachable
 

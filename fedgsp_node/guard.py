@@ -7,12 +7,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec
-from fedgsp.model_store import ModelStore
 from fedgsp.run_ids import main_run
 from fedgsp.seldom import MOST_CHARACTERS, SeldomLog
 from fedgsp.settings.policy import UNLIMITED, Policy
-from fedgsp.updates import trainable_size
-from fedgsp.weights import total_bytes
+from fedgsp.tensors.updates import trainable_size
+from fedgsp.tensors.weights import total_bytes
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.words import counted
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.epochs import epochs, is_training

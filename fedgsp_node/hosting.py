@@ -13,15 +13,12 @@ from typing import Any, Self
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import shown
-from fedgsp.addresses import split_address
-from fedgsp.channels import Channels, describe
-from fedgsp.children import Child, Template, ready_line, stop
+from fedgsp.connections.addresses import split_address
+from fedgsp.connections.channels import Channels, describe
 from fedgsp.errors import UserError
 from fedgsp.files import private, write_secret
 from fedgsp.identity import TOP_SERVER, is_name, node
 from fedgsp.limits.answers import Unreadable, stream
-from fedgsp.local_key import Question
 from fedgsp.messages import (
     Admitted,
     Hosting,
@@ -32,10 +29,13 @@ from fedgsp.messages import (
     StartManager,
     StopManager,
 )
+from fedgsp.processes.children import Child, Template, ready_line, stop
+from fedgsp.security.access import shown
+from fedgsp.security.local_key import Question
+from fedgsp.security.tickets import Verb
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.managers import COMMAND, IMPORTS, KEYS, ManagerSettings
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import Verb
 from fedgsp.to_the_end import cancelled_elsewhere, to_the_end
 from fedgsp.v1 import hosting_pb2
 from fedgsp_node.managers import pause_s

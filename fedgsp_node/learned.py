@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp.tensors.weights import Weights, WeightsError, check_finite
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import Arrays
 from fedgsp_node.training.base import NoLoss

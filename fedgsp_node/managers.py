@@ -7,15 +7,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedgsp.addresses import resolve
-from fedgsp.channels import Channels
-from fedgsp.cleartext import check_cleartext
+from fedgsp.connections.addresses import resolve
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.identity import manager as manager_of
 from fedgsp.messages import Attached, AttachTo
+from fedgsp.security.cleartext import check_cleartext
+from fedgsp.security.tickets import Door
+from fedgsp.security.tls import Tls
 from fedgsp.seldom import SeldomLog
-from fedgsp.tickets import Door
-from fedgsp.tls import Tls
 from fedgsp.within import within
 from fedgsp_node.attachment import Attachment, OrderLog
 from fedgsp_node.receipts import Receipts

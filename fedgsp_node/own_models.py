@@ -4,8 +4,8 @@ from collections.abc import Callable, Container, Iterable
 
 from fedgsp.errors import DataError, UserError
 from fedgsp.messages import FailureCode, TensorSpec
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.order_error import failing
 from fedgsp_node.personal_state import HEAD, MODEL, NEXT_MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 

@@ -4,7 +4,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 
 #: Addresses to which channels stay open. In a large run, and by hostile orders, a node would open thousands otherwise;
 #: each takes a file descriptor and some 10 KiB.

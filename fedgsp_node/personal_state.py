@@ -17,7 +17,7 @@ from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular, fresh, sync, write_all
 from fedgsp.owners import check_tree
 from fedgsp.run_ids import is_local
-from fedgsp.tensor_digests import check_digest, with_digest
+from fedgsp.tensors.digests import check_digest, with_digest
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -26,7 +26,7 @@ from fedgsp.optimizers import AUTO, FRESH, RELAYED
 from fedgsp.outgoing import HEAD
 from fedgsp.settings.fields import OptionError, described
 from fedgsp.settings.policy import UNLIMITED, Entries, Policy, sketch_bytes, written
-from fedgsp.updates import update_of
+from fedgsp.tensors.updates import update_of
 from fedgsp.words import counted
 from fedgsp_node.epochs import epochs, is_training
 from fedgsp_node.required import STATE_LEAVES, lacking

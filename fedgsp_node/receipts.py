@@ -2,7 +2,7 @@
 
 With a state directory, a node writes a line to receipts.jsonl there for every order on a client, before it answers.
 So a site can show later what it was asked, and what it signed. When the file is large, it is put aside as a part
-(`fedgsp.chained_parts`): nothing is removed, and a run of any length has all its receipts.
+(`fedgsp.security.chained_parts`): nothing is removed, and a run of any length has all its receipts.
 """
 
 import contextlib
@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedgsp.chained import BrokenError, ChainedFile
-from fedgsp.chained_parts import ChainedParts, parts_of
 from fedgsp.errors import DataError, RunError, not_written
 from fedgsp.files import open_file, parse_json, whole_lines
 from fedgsp.messages import (
@@ -36,8 +34,10 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.receipts import Made, Statement
-from fedgsp.signing import Signer
+from fedgsp.security.chained import BrokenError, ChainedFile
+from fedgsp.security.chained_parts import ChainedParts, parts_of
+from fedgsp.security.receipts import Made, Statement
+from fedgsp.security.signing import Signer
 from fedgsp.times import stamp
 from fedgsp.visible import visible
 

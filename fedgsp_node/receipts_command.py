@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from fedgsp.chained import BEGIN, BrokenError, TornError
-from fedgsp.chained_parts import links_of_parts, parts_of
 from fedgsp.errors import DataError, reason_of
+from fedgsp.security.chained import BEGIN, BrokenError, TornError
+from fedgsp.security.chained_parts import links_of_parts, parts_of
 from fedgsp.stdout import echo
 from fedgsp.words import counted
 

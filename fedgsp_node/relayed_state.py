@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 
 from fedgsp.errors import TaskError
-from fedgsp.relayed_state import STEP, StateEntries, name_of
-from fedgsp.weights import Weights
+from fedgsp.tensors.relayed_state import STEP, StateEntries, name_of
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.arrays import tensor_of
 from fedgsp_node.optimizer_state import States, load, states_of
 

@@ -11,15 +11,12 @@ from typing import Any
 import grpc.aio
 import torch
 
-from fedgsp import access, local_key, pipes, wire
-from fedgsp.access import shown
-from fedgsp.addresses import advertised, is_near, is_wildcard, split_address
-from fedgsp.bases import Bases
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
-from fedgsp.cleartext import leaves_machine
+from fedgsp import wire
+from fedgsp.connections.addresses import advertised, is_near, is_wildcard, split_address
+from fedgsp.connections.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
+from fedgsp.connections.proxy import Proxy, proxy_of
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, node
-from fedgsp.lifecycle import STOP_GRACE_S, beside
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     AttachTo,
@@ -33,19 +30,24 @@ from fedgsp.messages import (
     TopServerMessage,
     Welcome,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.proofs import UnprovenError, prove
-from fedgsp.proxy import Proxy, proxy_of
-from fedgsp.revocation import REASON, Revocations
+from fedgsp.processes.lifecycle import STOP_GRACE_S, beside
 from fedgsp.run_ids import is_local, is_run
+from fedgsp.security import access, local_key
+from fedgsp.security.access import shown
+from fedgsp.security.cleartext import leaves_machine
+from fedgsp.security.proofs import UnprovenError, prove
+from fedgsp.security.revocation import REASON, Revocations
+from fedgsp.security.signing import Signer
+from fedgsp.security.tickets import Door, Verb
+from fedgsp.security.tls import Tls
+from fedgsp.security.tls_probe import NoServerError
 from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
-from fedgsp.signing import Signer
-from fedgsp.tickets import Door, Verb
-from fedgsp.tls import Tls
-from fedgsp.tls_probe import NoServerError
 from fedgsp.to_the_end import to_the_end
+from fedgsp.transfers import pipes
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import membership_pb2
 from fedgsp.within import within
 from fedgsp.words import counted

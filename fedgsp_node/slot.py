@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fedgsp import memory
+from fedgsp.tensors import memory
 from fedgsp.to_the_end import looked_at
 from fedgsp_node.training.control import Control
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fedgsp import memory
+from fedgsp.tensors import memory
 
 #: Pages that were not used again for so many seconds go back to the system.
 KEPT_S = 10.0

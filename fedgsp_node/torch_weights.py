@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from blake3 import blake3
 
-from fedgsp.dtypes import DTYPES
 from fedgsp.messages import TensorSpec
 from fedgsp.require import require
-from fedgsp.weights import Weights
+from fedgsp.tensors.dtypes import DTYPES
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.arrays import array_of, tensor_of
 from fedgsp_node.form import form_kept
 from fedgsp_node.named_state import every_name, state_of

@@ -21,11 +21,11 @@ from fedgsp.messages import (
     Trained,
     TrainingSettings,
 )
-from fedgsp.model_store import ModelStore
 from fedgsp.optimizers import KEPT
+from fedgsp.tensors.updates import update_of
+from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp.to_the_end import to_the_end
-from fedgsp.updates import update_of
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.hosted_data import TRAIN

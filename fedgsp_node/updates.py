@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedgsp.messages import TensorSpec
 from fedgsp.seeds import stream
-from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable, trainable_size
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import LENGTH_BYTES, SKETCH_BYTES, trainable, trainable_size
+from fedgsp.tensors.weights import Weights
 
 #: Start, after, learning rate.
 Step = tuple[Weights, Weights, float]

@@ -6,7 +6,6 @@ import functools
 
 import numpy as np
 
-from fedgsp.bases import Bases
 from fedgsp.messages import (
     Additions,
     Constant,
@@ -30,9 +29,10 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_store import ModelStore
-from fedgsp.updates import trainable
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.updates import trainable
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher

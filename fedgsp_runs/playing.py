@@ -23,8 +23,8 @@ import tomli_w
 
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError, not_started
-from fedgsp.lifecycle import LIFELINE_VARIABLE, python_module
 from fedgsp.options import suggestion
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE, python_module
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import parse
 from fedgsp.settings.others import waits_for_others

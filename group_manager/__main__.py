@@ -6,14 +6,15 @@ argparse and not typer: a manager has to be ready in a fraction of a second.
 import argparse
 import sys
 
-from fedgsp import logs, pipes
+from fedgsp import logs
 from fedgsp.errors import UserError
-from fedgsp.lifecycle import run as run_until_stopped
-from fedgsp.lifecycle import told
+from fedgsp.processes.lifecycle import run as run_until_stopped
+from fedgsp.processes.lifecycle import told
+from fedgsp.security.tls import load
 from fedgsp.settings.checks import check
 from fedgsp.settings.flags import add_to
 from fedgsp.settings.managers import ManagerSettings
-from fedgsp.tls import load
+from fedgsp.transfers import pipes
 from group_manager.server import run
 
 

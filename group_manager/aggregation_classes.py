@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp import robust
 from fedgsp.aggregations import AGGREGATIONS
-from fedgsp.averages import Average, Mean, check_weight
-from fedgsp.ida import INTRAC, Ida, IdaOptions
+from fedgsp.means import robust
+from fedgsp.means.averages import Average, Mean, check_weight
+from fedgsp.means.ida import INTRAC, Ida, IdaOptions
 from fedgsp.messages import TensorSpec, Trained
 from fedgsp.parts import NoOptions
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 
 class Aggregation(abc.ABC):
@@ -28,7 +28,7 @@ class Aggregation(abc.ABC):
     #: Whether nodes report how accurate each trained model is on the samples that it was trained on
     #: (`Trained.train_accuracy`).
     needs_accuracy: bool = False
-    #: Whether the result is `fedgsp.averages.Mean`, by the weights: then large models may be folded block by block.
+    #: Whether the result is `averages.Mean`, by the weights: then large models may be folded block by block.
     by_blocks: bool = False
 
     @property

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean
 from fedgsp.discriminators import ESTIMATES, LARGEST, UNKNOWN
+from fedgsp.means.averages import Mean
 from fedgsp.messages import Discriminated, Discrimination
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 Floats = NDArray[np.float64]
 

@@ -25,8 +25,8 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.names import TEXT_RULE, is_text
-from fedgsp.updates import update_of
-from fedgsp.weights import CODINGS
+from fedgsp.tensors.updates import update_of
+from fedgsp.tensors.weights import CODINGS
 from group_manager.deadline import UNKNOWN, Need
 
 #: Bytes that an order can have moved; sums of such numbers fit a message.

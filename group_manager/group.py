@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import RunError
 from fedgsp.messages import (
     Failure,
@@ -20,7 +20,7 @@ from fedgsp.messages import (
     Start,
 )
 from fedgsp.programs import PROGRAMS
-from fedgsp.tickets import Issuer
+from fedgsp.security.tickets import Issuer
 from group_manager.ledger import Ledger, Origin
 from group_manager.members import Members
 from group_manager.models import Models

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgsp.messages import Cancel, Done, Failed, Failure, FailureCode, Fetched, Order, Progress
-from fedgsp.receipts import Made, Statement
-from fedgsp.signing import holds
+from fedgsp.security.receipts import Made, Statement
+from fedgsp.security.signing import holds
 from group_manager.absence import Absence
 from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.flaws import flaw

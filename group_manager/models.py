@@ -5,12 +5,10 @@ import dataclasses
 import functools
 from collections.abc import Collection
 
-from fedgsp.averages import Mean
-from fedgsp.channels import Channels
-from fedgsp.encoding import rounded
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import UserError
 from fedgsp.identity import TOP_SERVER
-from fedgsp.landing import Landing
+from fedgsp.means.averages import Mean
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -25,9 +23,11 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_calls import fetch
-from fedgsp.spill import growing_room
-from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
+from fedgsp.tensors.encoding import rounded
+from fedgsp.tensors.spill import growing_room
+from fedgsp.tensors.weights import Weights, WeightsError, check_same_tensors, require
+from fedgsp.transfers.landing import Landing
+from fedgsp.transfers.model_calls import fetch
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders, Reports
 from group_manager.room_ahead import RoomAhead

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fedgsp.encoding import wire_bytes
 from fedgsp.messages import (
     Discriminated,
     Evaluated,
@@ -31,11 +30,12 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
-from fedgsp.pipes import machine
 from fedgsp.programs import PROGRAMS
-from fedgsp.signing import fingerprint
-from fedgsp.updates import update_of
-from fedgsp.weights import Weights
+from fedgsp.security.signing import fingerprint
+from fedgsp.tensors.encoding import wire_bytes
+from fedgsp.tensors.updates import update_of
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.pipes import machine
 from group_manager.deadline import need
 from group_manager.ledger import Ledger
 from group_manager.members import Members

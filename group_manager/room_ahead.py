@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fedgsp.spill import SPILLED_BYTES, spill_folder
+from fedgsp.tensors.spill import SPILLED_BYTES, spill_folder
 
 #: Memory for models that came before their turn, in bytes, of all groups of a manager together.
 AHEAD_BYTES = 256 << 20
-#: Memory that a model in a file takes while it comes (`fedgsp.spill`).
+#: Memory that a model in a file takes while it comes (`fedgsp.tensors.spill`).
 FILE_BYTES = 32 << 20
 #: Most transfers at once: more would fill no link better, and each has bytes in the queue of this manager's own link.
 TRANSFERS = 32

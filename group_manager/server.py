@@ -10,19 +10,14 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from fedgsp import memory, wire
-from fedgsp.access import ANSWER, AccessControl, Caller, caller
-from fedgsp.addresses import advertised, is_near, split_address
-from fedgsp.awake import Awake, always
-from fedgsp.bases import Bases
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
+from fedgsp import wire
+from fedgsp.connections.addresses import advertised, is_near, split_address
+from fedgsp.connections.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
+from fedgsp.connections.handlers import Opening
+from fedgsp.connections.liveness import return_s
 from fedgsp.errors import UserError
-from fedgsp.handlers import Opening
 from fedgsp.identity import TOP_SERVER, Identity, is_name, manager, node
-from fedgsp.landing import Landing
-from fedgsp.lifecycle import beside
 from fedgsp.limits.gate import decoded, host_of
-from fedgsp.liveness import return_s
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -38,16 +33,22 @@ from fedgsp.messages import (
     SourceKind,
     TensorSpec,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.revocation import Revocations
+from fedgsp.processes.awake import Awake, always
+from fedgsp.processes.lifecycle import beside
+from fedgsp.security.access import ANSWER, AccessControl, Caller, caller
+from fedgsp.security.revocation import Revocations
+from fedgsp.security.tickets import Door, Issuer, Verb
+from fedgsp.security.tls import Tls
 from fedgsp.settings.managers import ManagerSettings
-from fedgsp.spill import growing_room
-from fedgsp.tickets import Door, Issuer, Verb
-from fedgsp.tls import Tls
+from fedgsp.tensors import memory
+from fedgsp.tensors.spill import growing_room
+from fedgsp.tensors.weights import Weights, WeightsError, require
 from fedgsp.to_the_end import cancelled_elsewhere
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.landing import Landing
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp.weights import Weights, WeightsError, require
 from group_manager.comings import Comings
 from group_manager.group import Group
 from group_manager.ledger import Origin

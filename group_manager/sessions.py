@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fedgsp.identity import may_replace
 from fedgsp.messages import Cancel, Failure, FailureCode, Order, OrderKey, Recalled, Result
-from fedgsp.signing import identity_of, same_holder
+from fedgsp.security.signing import identity_of, same_holder
 from group_manager.deadline import UNKNOWN, Need
 
 #: Progress reports that come sooner after the last one are not read.

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from fedgsp.messages import Failure
-from fedgsp.model_store import ModelStore
 from fedgsp.shared_work import SharedWork
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_store import ModelStore
 from group_manager.room_ahead import RoomAhead
 
 

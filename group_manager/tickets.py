@@ -6,7 +6,7 @@ from typing import Any
 
 from fedgsp.identity import HOLDERS, TOP_SERVER, Identity, manager, node
 from fedgsp.messages import Order, OrderKey, RunGroupRequest, SendUp, Source, Start, Train
-from fedgsp.tickets import Issuer, Ticket, Verb
+from fedgsp.security.tickets import Issuer, Ticket, Verb
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import math
 import numpy as np
 
 from fedgsp.messages import Failure
-from fedgsp.updates import trainable
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import trainable
+from fedgsp.tensors.weights import Weights
 from group_manager.group import Group
 from group_manager.norm_limit import Lengths
 

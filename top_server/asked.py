@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedgsp.aggregations import AGGREGATIONS
-from fedgsp.ida import INTRAC
+from fedgsp.means.ida import INTRAC
 from fedgsp.messages import Results, Reveal, Train
 from fedgsp.settings.run import RunConfig
 from top_server.merging import MERGES

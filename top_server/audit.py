@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedgsp.chained import BrokenError, Link, TornError, links
 from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.files import MOST_OF_PEM, open_file, read_file
 from fedgsp.identity import Role, node, worker
 from fedgsp.programs import PROGRAMS
-from fedgsp.receipts import Statement
 from fedgsp.run_ids import main_run
-from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
+from fedgsp.security.chained import BrokenError, Link, TornError, links
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from top_server.findings import Call, Findings, whole

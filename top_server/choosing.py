@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from fedgsp.additions import clash
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Additions, TensorSpec
@@ -12,13 +11,14 @@ from fedgsp.optimizers import AUTO, OPTIMIZERS, RELAYED
 from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.programs import PROGRAMS
-from fedgsp.relayed_state import PREFIX
 from fedgsp.schedules import CONSTANT, SCHEDULES, plan
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
 from fedgsp.settings.run_files import BEST
 from fedgsp.tasks import TASKS
+from fedgsp.tensors.additions import clash
+from fedgsp.tensors.relayed_state import PREFIX
 from fedgsp.trainings import TRAININGS
 from top_server.grouping import GROUPINGS
 from top_server.grouping.round_size import GROWTHS

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgsp import commands, lifecycle, logs, tls
+from fedgsp import commands, logs
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
 from fedgsp.owners import check_tree
 from fedgsp.parts import Part, Parts
+from fedgsp.processes import lifecycle
 from fedgsp.schedules import SCHEDULES
+from fedgsp.security import tls
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
 from fedgsp.settings.flags import combine, given, settled, with_flags

@@ -6,22 +6,22 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from fedgsp import local_key
-from fedgsp.access import AccessControl, Caller
-from fedgsp.addresses import split_address
-from fedgsp.bases import Bases
-from fedgsp.channels import SHUTDOWN_GRACE_S, start_server
+from fedgsp.connections.addresses import split_address
+from fedgsp.connections.channels import SHUTDOWN_GRACE_S, start_server
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER
-from fedgsp.link_choice import RAW
 from fedgsp.messages import FailureCode
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.security import local_key
+from fedgsp.security.access import AccessControl, Caller
+from fedgsp.security.tickets import Door, Verb
+from fedgsp.security.tls import Tls
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Door, Verb
-from fedgsp.tls import Tls
+from fedgsp.tensors.weights import require
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.link_choice import RAW
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.visible import visible
-from fedgsp.weights import require
 from top_server.asked import Asked
 from top_server.checking.listener import ManagerDoor
 from top_server.checking.servicer import CheckServicer

@@ -5,8 +5,8 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from fedgsp import lifecycle
 from fedgsp.errors import RunError, UserError
+from fedgsp.processes import lifecycle
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.run_files import BEYOND
 from top_server.record.directory import RunDirectory

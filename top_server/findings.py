@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedgsp.chained import BrokenError
+from fedgsp.security.chained import BrokenError
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp import local_key
-from fedgsp.access import AccessControl, shown
-from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
+from fedgsp.connections.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
 from fedgsp.errors import PeerError, UserError
 from fedgsp.identity import TOP_SERVER
-from fedgsp.tickets import Door, Ticket, Verb, issue
-from fedgsp.tls import Tls
+from fedgsp.security import local_key
+from fedgsp.security.access import AccessControl, shown
+from fedgsp.security.tickets import Door, Ticket, Verb, issue
+from fedgsp.security.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from fedgsp.visible import visible
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan

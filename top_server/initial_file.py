@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedgsp.errors import ConfigError
 from fedgsp.files import check_regular, open_file
 from fedgsp.messages import Constant, TensorSpec
-from fedgsp.tensor_headers import Kind, kinds
+from fedgsp.tensors.headers import Kind, kinds
+from fedgsp.tensors.weights import Weights, WeightsError, check_finite
 from fedgsp.visible import visible
-from fedgsp.weights import Weights, WeightsError, check_finite
 
 #: Most tensors that an error names.
 _MOST_NAMED = 5

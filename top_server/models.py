@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import ModelRef
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 if TYPE_CHECKING:
-    from fedgsp.model_store import ModelStore
+    from fedgsp.transfers.model_store import ModelStore
 
 #: The slot of the initial model, for clients that join later; and the slot of the model that all clients share.
 INITIAL = "initial"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedgsp.identity import Role, enrolment_in, identity_in
-from fedgsp.tls import Tls
-from fedgsp.tls_followed import Followed
+from fedgsp.security.tls import Tls
+from fedgsp.security.tls_followed import Followed
 
 if TYPE_CHECKING:
     from top_server.federation.live_registry import LiveRegistry

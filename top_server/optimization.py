@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Hello, HostedClient, OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import AUTO, FRESH, RELAYED, SgdOptions, relayed_entries
 from fedgsp.schedules import CONSTANT, plan
 from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
+from fedgsp.tensors.encoding import BFLOAT16
 from fedgsp.trainings import TRAININGS
 from fedgsp.visible import visible
 from fedgsp.words import share

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
 from fedgsp.messages import OutgoingStep
 from fedgsp.outgoing import HEAD, OUTGOING, ROUNDING
 from fedgsp.settings.run import RunConfig
+from fedgsp.tensors.encoding import BFLOAT16
 from top_server.schemes import Scheme
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from fedgsp.encoding import BFLOAT16, rounded
 from fedgsp.messages import TensorSpec
+from fedgsp.security.tickets import Door
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Door
-from fedgsp.weights import Weights, without_head
+from fedgsp.tensors.encoding import BFLOAT16, rounded
+from fedgsp.tensors.weights import Weights, without_head
 from top_server.grouping import GroupingRequest, Plan
 from top_server.managers.pool import ManagerPool
 from top_server.models import Held, Holdings, Models

@@ -1,85 +1,65 @@
 """The top server's main coroutine: open the doors, wait for nodes, play the rounds, close up."""
 
-import asyncio
 import dataclasses
-import functools
 import logging
 import secrets
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from fedgsp import on_nodes, pipes
-from fedgsp.addresses import loopback, split_address
-from fedgsp.awake import Awake, always
-from fedgsp.channels import Channels
+from fedgsp import on_nodes
+from fedgsp.connections.addresses import loopback, split_address
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import UserError
-from fedgsp.identity import TOP_SERVER, Identity, Role
-from fedgsp.lifecycle import beside
+from fedgsp.identity import TOP_SERVER, Role
 from fedgsp.messages import Leave, RelayMode
-from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
+from fedgsp.processes.awake import Awake, always
+from fedgsp.processes.lifecycle import beside
+from fedgsp.security.signing import Signer, why_not_trusted
+from fedgsp.security.tickets import Door, Issuer, new_key
+from fedgsp.security.tls import Tls, load
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.placing import LOCAL
 from fedgsp.settings.run import RunConfig
-from fedgsp.settings.run_files import BEYOND
-from fedgsp.signing import Signer, why_not_trusted
-from fedgsp.tickets import Door, Issuer, new_key
-from fedgsp.tls import Tls, load
+from fedgsp.transfers import pipes
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.visible import visible
-from top_server import doors, rounds, silence
+from top_server import doors, silence
 from top_server.asked import asked
 from top_server.baseline import local_run
-from top_server.best import after_row, check_validation, is_last, told_validation
-from top_server.checkout import commit
-from top_server.choosing import absent, additions, check_additions, check_head, choose, ignored, parts_of
+from top_server.best import check_validation, told_validation
+from top_server.choosing import absent, additions, choose, ignored, parts_of
 from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
-from top_server.grouping import GROUPINGS, GroupingRequest, Plan
-from top_server.grouping_service import assign
 from top_server.groups import initial
-from top_server.groups.run import survey
-from top_server.groups.task import GroupTask
 from top_server.managers.here import LauncherHere, launching_here
 from top_server.managers.launching import Launcher
 from top_server.managers.pool import manager_pool
-from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.metrics import monitored
 from top_server.models import Models
 from top_server.needs import check_task
-from top_server.nodes.declared import lacked_by_all, names_of
+from top_server.nodes.declared import lacked_by_all
 from top_server.nodes.membership import Membership
 from top_server.nodes.waiting import wait_for_all, wait_for_nodes, wait_for_return
-from top_server.optimization import check_model, told_horizon
+from top_server.optimization import told_horizon
 from top_server.placing import local
 from top_server.placing.opening import Workers
-from top_server.profiles import PROFILES
+from top_server.playing import assign_by, merging_of, play, play_alone
 from top_server.progress import Progress
-from top_server.record import checkpoints
-from top_server.record.directory import RunDirectory, make_state, prepare, usable, write_config
-from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
+from top_server.record.directory import RunDirectory, make_state, usable
 from top_server.record.events.base import ABSENT
 from top_server.record.events.run import (
     Listening,
-    NoBestModel,
-    RunResumed,
-    RunStarted,
     StateDamaged,
-    StoppedEarly,
 )
-from top_server.record.history import last_line
-from top_server.record.journal import Journal, Line
-from top_server.record.scores import rating_of
-from top_server.record.summary import write_summary
-from top_server.resume import extend, state
+from top_server.record.journal import Journal
+from top_server.resume import state
 from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
-from top_server.run import Assign, RunContext
-from top_server.schemes import SCHEMES, Scheme
+from top_server.run import RunContext
 from top_server.settling import settle
 from top_server.turns import Turns
 
@@ -208,7 +188,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 address=address,
                 membership=membership,
                 managers=managers,
-                assign=_assign(scheme, channels),
+                assign=assign_by(scheme, channels),
                 models=Models(store),
                 door=door,
                 journal=journal,
@@ -219,7 +199,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             )
             if config.local_run is not None:
                 if not local_run.recorded(config):
-                    await _play_alone(context, store, channels)
+                    await play_alone(context, store, channels)
                 alone = local_run.recorded(config) or {}
                 local_run.check_score(config, membership.scoring.score)
                 local_run.tell_left_out(config, membership.clients, alone, journal)
@@ -227,7 +207,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             if away := absent(scheme, membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
             with guarded(parts_of(scheme).values()):
-                row = await _play(context, Progress(), _merging(context), directory, resumed)
+                row = await play(context, Progress(), merging_of(context), directory, resumed)
             finished, reason = True, "the run is finished"
         except UserError as error:
             reason = str(error)
@@ -258,121 +238,6 @@ def _launching_here(
     )
 
 
-async def _play(
-    context: RunContext,
-    progress: Progress,
-    merging: Merging,
-    directory: RunDirectory,
-    resumed: Resumed | None = None,
-) -> dict[str, Any]:
-    """Plays and records all rounds of a run, or the remaining ones; returns the last row of its history."""
-    config, scheme, membership = context.config, context.scheme, context.membership
-    part = PROFILES[scheme.profile]
-    profile = part.load()(context, progress, merging, part.read(scheme.given("profile")))
-    try:
-        if resumed and resumed.saved:
-            await state.restore(context, progress, merging, profile, resumed.saved)
-        if resumed and resumed.extends:
-            await extend.check_kept(context, progress, merging, resumed.round)
-            # First of all: cut off before its event, the run is still a finished one, whatever config.toml says of
-            # `rounds`; cut off after its event, it is resumed with these settings.
-            write_config(directory, config, context.audit)
-        kind = RunResumed if resumed else RunStarted
-        context.journal.record(
-            kind(
-                run=context.run_id,
-                directory=str(Path.cwd()),
-                round=resumed.round if resumed else 0,
-                clients=len(membership.clients),
-                nodes=membership.nodes,
-                rounds=config.rounds,
-                scheme=config.scheme,
-                head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
-                constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
-                commit=await asyncio.to_thread(commit) or ABSENT,
-            )
-        )
-        if resumed and resumed.extends:
-            context.audit.note("extended", rounds=config.rounds)
-            state.reopen(directory)
-        check_head(scheme, membership.tensors)
-        first = membership.standard
-        check_additions(scheme, first.features, first.tensors, membership.tensors)
-        check_model(config, scheme, first)
-        if not (resumed and resumed.saved):
-            await initial.begin(context, progress)
-            context.models.apply(merging.prepare(context.models.slots))
-            await state.save(context, progress, merging, profile, directory, 0, {})
-        number, interrupted = (resumed.round, resumed.interrupted) if resumed else (0, None)
-        while not is_last(config, progress.best, number):
-            number += 1
-            context.door.reach(context.run_id, number)
-            row = await rounds.play(context, progress, merging, profile, number, interrupted)
-            progress.best = after_row(progress.best, row, config.evaluate_every, membership.scoring)
-            context.audit.seal(context.run_id, number)
-            last = is_last(config, progress.best, number)
-            files = await checkpoints.save(context, progress, merging, directory.models, number, last)
-            if not last or config.keep_state == BEYOND:
-                await state.save(context, progress, merging, profile, directory, number, files)
-    finally:
-        profile.close()
-    if number < config.rounds:
-        context.journal.record(StoppedEarly(round=number, best=progress.best.round))
-    if config.validates and progress.best.score is None:
-        reason = "see the events not_validated and metric_left_out, and the logs of the nodes"
-        context.journal.record(NoBestModel(reason=reason))
-    progress.absences.came_back(number, membership.departures.take_returned())
-    names, ends = names_of(membership.hellos), resumed.ends if resumed else ()
-    write_summary(directory, context.journal, names, progress.best, ends, progress.absences.together())
-    return last_line(directory.history)
-
-
-async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> None:
-    """Plays the local run before the run that needs it, on the same nodes."""
-    config, journal = context.config, context.journal
-    begin, settings = time.monotonic(), local_run.settings(config)
-    local_run.set_aside(config)
-    directory = prepare(settings)
-    journal.record(LocalRunStarted(directory=str(directory.path), rounds=settings.rounds))
-
-    def tell(event: Line) -> None:
-        if event["event"] == "round_finished":
-            journal.record(
-                LocalRoundFinished(
-                    round=event["round"],
-                    rounds=settings.rounds,
-                    accuracy=event["accuracy"],
-                    seconds=event["seconds"],
-                    **rating_of(event),
-                )
-            )
-
-    with Journal(directory) as own_journal:
-        own_journal.subscribe(tell)
-        scheme = SCHEMES["independent"]
-        own = dataclasses.replace(
-            context,
-            run_id=local_run.run_id(context.run_id),  # models of both runs are in the same stores at the same time
-            config=settings,
-            scheme=scheme,
-            assign=_assign(scheme, channels),
-            models=Models(store),
-            journal=own_journal,
-            turns=None,
-            times=0,
-        )
-        progress, merging = Progress(), _merging(own)
-        row = await _play(own, progress, merging, directory)
-        holdings = own.holdings({})
-        models = [merging.of(client, holdings.slots) for client in merging.clients(holdings)]
-        at_home = {held.client: held for held in models if held.client is not None}
-        await survey(own, progress, settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
-        own.models.apply(dict.fromkeys(own.models.slots))
-        # The run gets new managers: an order of the local run that is still on its way must not reach it.
-        await own.managers.close()
-        finish(directory, own_journal, settings, row, begin)
-
-
 def _turns(config: RunConfig, journal: Journal, resumed: Resumed | None) -> Turns | None:
     """How long the clients took, from the record so far and from all that is recorded from now on."""
     if config.balance is None:
@@ -380,21 +245,3 @@ def _turns(config: RunConfig, journal: Journal, resumed: Resumed | None) -> Turn
     turns = resumed.turns if resumed else Turns()
     journal.subscribe(turns.note)
     return turns
-
-
-def _merging(context: RunContext) -> Merging:
-    scheme, part = context.scheme, MERGES[context.scheme.merge]
-    merging: Merging = part.load()(
-        MergeSettings(context.run_id, context.config.seed, scheme.lasts, part.read(scheme.given("merge")))
-    )
-    return merging
-
-
-async def _ask(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:
-    return await assign(await channels.to(address, Identity(Role.GROUPING_SERVICE)), address, grouping, request)
-
-
-def _assign(scheme: Scheme, channels: Channels) -> Assign:
-    if scheme.service:
-        return functools.partial(_ask, channels, scheme.service, scheme.grouping)
-    return lambda asked: asyncio.to_thread(GROUPINGS[scheme.grouping], asked)  # in a thread, so that streams go on

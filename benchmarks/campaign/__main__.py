@@ -27,7 +27,7 @@ from benchmarks.campaign.plan import draw
 from benchmarks.chaos import links
 from benchmarks.chaos.campaign import campaign, report
 from benchmarks.chaos.play import Record
-from fedgsp import lifecycle
+from fedgsp.processes import lifecycle
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan, repeated
-from fedgsp.link_choice import AUTO, CODED
+from fedgsp.transfers.link_choice import AUTO, CODED
 
 #: A second of a campaign stands for so many seconds between hospitals. Waits of FedGSP, such as --lost-after, are not
 #: scaled, so that an absence here is short compared with them.

@@ -30,7 +30,7 @@ from benchmarks.chaos import links
 from benchmarks.chaos.campaign import campaign, report
 from benchmarks.chaos.plan import KINDS, draw
 from benchmarks.chaos.play import Record
-from fedgsp import lifecycle
+from fedgsp.processes import lifecycle
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from typing import Any
 
 import blake3
 
-from fedgsp.chained import TornError
-from fedgsp.chained_parts import links_of_parts
+from fedgsp.security.chained import TornError
+from fedgsp.security.chained_parts import links_of_parts
 from tests.support.keeping import Keeping
 from tests.support.reference import State
 

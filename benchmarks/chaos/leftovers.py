@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from fedgsp import local_key
+from fedgsp.security import local_key
 
 #: Name of the environment variable with the mark of a run. Processes pass it on to their children.
 VARIABLE = "FEDGSP_CHAOS_MARK"

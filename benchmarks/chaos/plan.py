@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedgsp.link_choice import AUTO
+from fedgsp.transfers.link_choice import AUTO
 
 Drawn = TypeVar("Drawn")
 

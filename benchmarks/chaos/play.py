@@ -16,8 +16,8 @@ from benchmarks.chaos.faults import Strike, strike
 from benchmarks.chaos.kept import trainings
 from benchmarks.chaos.plan import KEPT, Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
-from fedgsp.children import tail
 from fedgsp.errors import DataError
+from fedgsp.processes.children import tail
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.receipts import trained_models
 from top_server.record.history import read_lines

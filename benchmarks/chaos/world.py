@@ -21,10 +21,10 @@ from benchmarks.chaos import disks, leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
 from benchmarks.chaos.plan import KEPT, OF_EVERYONE, RELAYED, Plan
-from fedgsp.children import tail
 from fedgsp.identity import TOP_SERVER as OF_TOP_SERVER
 from fedgsp.identity import Identity, Role
-from fedgsp.lifecycle import LIFELINE_VARIABLE
+from fedgsp.processes.children import tail
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.policy import NO_POLICY
 from tests.support.certificates import Authority
 

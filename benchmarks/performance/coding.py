@@ -26,21 +26,22 @@ from sklearn.datasets import load_digits
 
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.training import CharacterCnn
-from fedgsp import ClientData, Split, pipes
-from fedgsp.access import AccessControl
-from fedgsp.bases import Bases
-from fedgsp.channels import Channels, start_server
-from fedgsp.coding import Decoder, Encoder, blocks
-from fedgsp.encoding import rounded, wire_bytes
+from fedgsp import ClientData, Split
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.identity import node
-from fedgsp.link_choice import AUTO
-from fedgsp.memory import room
 from fedgsp.messages import TrainingSettings
-from fedgsp.model_calls import fetch
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
-from fedgsp.weights import Weights
+from fedgsp.security.access import AccessControl
+from fedgsp.security.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
+from fedgsp.tensors.encoding import rounded, wire_bytes
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers import pipes
+from fedgsp.transfers.bases import Bases
+from fedgsp.transfers.coding import Decoder, Encoder, blocks
+from fedgsp.transfers.link_choice import AUTO
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.control import Control

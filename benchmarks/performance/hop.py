@@ -31,18 +31,19 @@ from blake3 import blake3
 from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
-from fedgsp import lifecycle, pipes
-from fedgsp.access import AccessControl, Caller
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, node
-from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.piped import PIECE_BYTES
-from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
-from fedgsp.tls import Tls, load, tls_files
-from fedgsp.weights import Finiteness, Weights
+from fedgsp.processes import lifecycle
+from fedgsp.security.access import AccessControl, Caller
+from fedgsp.security.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
+from fedgsp.security.tls import Tls, load, tls_files
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.weights import Finiteness, Weights
+from fedgsp.transfers import pipes
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
+from fedgsp.transfers.piped import PIECE_BYTES
 from fedgsp_node.fetching import Fetcher
 
 PROCESSES = 7

@@ -25,7 +25,7 @@ from benchmarks.chaos.links import Links, why_not
 from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
 from benchmarks.performance.rows import Row, main
-from fedgsp.link_choice import RAW
+from fedgsp.transfers.link_choice import RAW
 
 PARAMETERS = 62_500_000
 ROUND_TRIP_S, BYTES_PER_S = 0.1, 10e6 / 8

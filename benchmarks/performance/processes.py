@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import MIB, joined
-from fedgsp.children import Template, ready_line, stop
+from fedgsp.processes.children import Template, ready_line, stop
+from fedgsp.security.tickets import KEY_BYTES
 from fedgsp.settings.managers import COMMAND, IMPORTS
-from fedgsp.tickets import KEY_BYTES
 
 CLIENTS = 100
 WRITERS_NODES = 4

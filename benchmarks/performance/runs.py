@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 
 from benchmarks.performance import memory
-from fedgsp.children import tail
-from fedgsp.lifecycle import LIFELINE_VARIABLE
+from fedgsp.processes.children import tail
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
 from top_server.record.history import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,8 +25,9 @@ COUNT, BATCH, RATE = 640, 64, 0.01
 
 def _in_a_node() -> float:
     """Seconds of an epoch in a node."""
-    from fedgsp import ClientData, Split, Task, memory
+    from fedgsp import ClientData, Split, Task
     from fedgsp.messages import TrainingSettings
+    from fedgsp.tensors import memory
 
     memory.keep_freed()
 

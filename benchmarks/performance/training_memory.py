@@ -113,7 +113,7 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
     import torch
 
     from fedgsp.messages import OptimizerSettings, TrainingSettings
-    from fedgsp.weights import Weights
+    from fedgsp.tensors.weights import Weights
     from fedgsp_node.clients import Clients
     from fedgsp_node.training.control import Control
 

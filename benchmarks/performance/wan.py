@@ -27,18 +27,18 @@ import numpy as np
 from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LEAF_CNN
-from fedgsp import pipes
-from fedgsp.access import AccessControl
-from fedgsp.addresses import split_address
-from fedgsp.channels import Channels, Line, start_server
+from fedgsp.connections.addresses import split_address
+from fedgsp.connections.channels import Channels, Line, start_server
 from fedgsp.identity import node
 from fedgsp.messages import TensorSpec
-from fedgsp.model_calls import fetch, upload
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
-from fedgsp.tls import Tls, load, tls_files
-from fedgsp.weights import Weights
+from fedgsp.security.access import AccessControl
+from fedgsp.security.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
+from fedgsp.security.tls import Tls, load, tls_files
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers import pipes
+from fedgsp.transfers.model_calls import fetch, upload
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 
 #: Round trips in milliseconds, and rates in Mbit/s.
 ROUND_TRIPS, RATES = (1, 20, 100, 300), (1000, 100, 10)

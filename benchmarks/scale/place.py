@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.scale.network import address, namespace
-from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.settings.fields import setting
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Place, Placing, RemoteOptions, Worker

@@ -20,7 +20,7 @@ import psutil
 from benchmarks.performance.runs import idle_task
 from benchmarks.scale.model import Layout
 from benchmarks.scale.network import HUB, address, namespace, switched
-from fedgsp.children import tail
+from fedgsp.processes.children import tail
 from top_server.record.history import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]

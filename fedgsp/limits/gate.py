@@ -17,12 +17,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from fedgsp import wire
-from fedgsp.access import proven
-from fedgsp.handlers import around, as_stream
+from fedgsp.connections.handlers import around, as_stream
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
 from fedgsp.limits.conversions import TooManyError, by_size, waiting
 from fedgsp.limits.counting import TooMuchError
+from fedgsp.security.access import proven
 from fedgsp.seldom import SeldomLog
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from fedgsp.endings import end_call
+from fedgsp.connections.endings import end_call
 
 
 class Turns:

@@ -80,13 +80,13 @@ class ModelHeader:
     #: tensor (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the
     #: buffer's.
     encoding: str = ""
-    #: Name of a pipe through which the bytes can go; see `fedgsp.pipes`. Empty: the bytes come in chunks.
+    #: Name of a pipe through which the bytes can go; see `fedgsp.transfers.pipes`. Empty: the bytes come in chunks.
     pipe: str = ""
     #: Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link
     #: carries.
     paced: bool = False
-    #: Name of the lossless code in which the sender can send the bytes; see `fedgsp.coding`. The receiver answers with
-    #: a Receipt before any bytes come. Empty: the bytes come as `encoding` says.
+    #: Name of the lossless code in which the sender can send the bytes; see `fedgsp.transfers.coding`. The receiver
+    #: answers with a Receipt before any bytes come. Empty: the bytes come as `encoding` says.
     coding: str = ""
     #: Digests of models that the sender has, against which it can code the bytes; the best ones first.
     bases: tuple[bytes, ...] = ()

@@ -244,7 +244,8 @@ class Done:
     key: OrderKey | None
     #: Unset for orders without a result, such as Release.
     result: Trained | Evaluated | Described | Discriminated | Recalled | None
-    #: With TLS, if the order made a model: the node's signature of the order and the result (`fedgsp.receipts`).
+    #: With TLS, if the order made a model: the node's signature of the order and the result; see
+    #: `fedgsp.security.receipts`.
     receipt: bytes = b""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedgsp.addresses import check_address
+from fedgsp.connections.addresses import check_address
 from fedgsp.errors import ConfigError
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, described

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgsp.cleartext import check_cleartext
+from fedgsp.connections.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.errors import ConfigError
-from fedgsp.link_choice import WIRES
-from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
-from fedgsp.pipes import HAND_OVERS
+from fedgsp.security.cleartext import check_cleartext
+from fedgsp.security.tls import TlsFiles, tls_files
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described, setting
-from fedgsp.tls import TlsFiles, tls_files
+from fedgsp.transfers.link_choice import WIRES
+from fedgsp.transfers.pipes import HAND_OVERS
 
 CONNECTIONS = "Connections"
 

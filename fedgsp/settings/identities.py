@@ -4,11 +4,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.addresses import check_host, loopback, split_address
+from fedgsp.connections.addresses import check_host, loopback, split_address
 from fedgsp.errors import ConfigError
+from fedgsp.security.tls import TlsFiles, in_folder
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings
 from fedgsp.settings.fields import setting
-from fedgsp.tls import TlsFiles, in_folder
 
 #: The hosts by which a process is dialled on its own machine.
 NEAR_HOSTS = ("127.0.0.1", "::1", "localhost")

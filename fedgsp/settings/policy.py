@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Self
 
 from fedgsp.settings.fields import described, setting
-from fedgsp.updates import SKETCH_BYTES
+from fedgsp.tensors.updates import SKETCH_BYTES
 
 #: The value of `--policy` that stands for `UNLIMITED`.
 NO_POLICY = "none"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from fedgsp.addresses import split_address
+from fedgsp.connections.addresses import split_address
 from fedgsp.errors import ConfigError
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings
 from fedgsp.settings.fields import setting

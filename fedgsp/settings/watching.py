@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedgsp.addresses import check_address, split_address
-from fedgsp.cleartext import leaves_machine
+from fedgsp.connections.addresses import check_address, split_address
 from fedgsp.errors import ConfigError
+from fedgsp.security.cleartext import leaves_machine
 from fedgsp.settings.fields import setting
 from fedgsp.settings.identities import FederationSettings
 from fedgsp.settings.web import check_web

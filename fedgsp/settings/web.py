@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError
+from fedgsp.security.cleartext import leaves_machine
+from fedgsp.security.tls import TlsFiles
 from fedgsp.settings.connections import CONNECTIONS, TlsFlags
 from fedgsp.settings.fields import setting
 from fedgsp.settings.identities import Federated
-from fedgsp.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,12 +251,12 @@ class ModelHeader(_message.Message):
     (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the buffer's.
     """
     pipe: _builtins.str
-    """Name of a pipe through which the bytes can go; see `fedgsp.pipes`. Empty: the bytes come in chunks."""
+    """Name of a pipe through which the bytes can go; see `fedgsp.transfers.pipes`. Empty: the bytes come in chunks."""
     paced: _builtins.bool
     """Whether the sender waits for receipts of the chunks that hold bytes, so that it sends no more than the link carries."""
     coding: _builtins.str
-    """Name of the lossless code in which the sender can send the bytes; see `fedgsp.coding`. The receiver answers with a
-    Receipt before any bytes come. Empty: the bytes come as `encoding` says.
+    """Name of the lossless code in which the sender can send the bytes; see `fedgsp.transfers.coding`. The
+    receiver answers with a Receipt before any bytes come. Empty: the bytes come as `encoding` says.
     """
     remember: _builtins.bool
     """The sender keeps the model for a while, as a base for later models. The receiver should keep it too."""

@@ -711,7 +711,9 @@ class Done(_message.Message):
     RECALLED_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     receipt: _builtins.bytes
-    """With TLS, if the order made a model: the node's signature of the order and the result (`fedgsp.receipts`)."""
+    """With TLS, if the order made a model: the node's signature of the order and the result; see
+    `fedgsp.security.receipts`.
+    """
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     @_builtins.property

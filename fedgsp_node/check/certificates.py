@@ -6,8 +6,8 @@ import datetime as dt
 
 from cryptography import x509
 
-from fedgsp.certificates import uris_of
 from fedgsp.identity import identity_in
+from fedgsp.security.certificates import uris_of
 from fedgsp_node.check.facts import Certificate, Facts, Shown
 from fedgsp_node.check.finding import Finding, bad, good, warning
 

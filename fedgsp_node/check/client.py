@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from fedgsp import local_key, wire
-from fedgsp.access import shown
-from fedgsp.addresses import loopback, resolve, split_address
-from fedgsp.channels import MAX_REASON, Channels, describe
+from fedgsp import wire
+from fedgsp.connections.addresses import loopback, resolve, split_address
+from fedgsp.connections.channels import MAX_REASON, Channels, describe
+from fedgsp.connections.proxy import Proxy
+from fedgsp.connections.unreached import why_unreached
 from fedgsp.errors import ConfigError, PeerError, UserError
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.limits.answers import Unreadable, stream
@@ -30,12 +31,12 @@ from fedgsp.messages import (
     Hello,
     WouldTake,
 )
-from fedgsp.proxy import Proxy
-from fedgsp.tickets import Verb
-from fedgsp.tls import Tls
-from fedgsp.tls_probe import hung_up, probe
-from fedgsp.tls_probe import shown as shown_by
-from fedgsp.unreached import why_unreached
+from fedgsp.security import local_key
+from fedgsp.security.access import shown
+from fedgsp.security.tickets import Verb
+from fedgsp.security.tls import Tls
+from fedgsp.security.tls_probe import hung_up, probe
+from fedgsp.security.tls_probe import shown as shown_by
 from fedgsp.v1 import check_pb2
 from fedgsp_node.check.connection import MOST_TOLD
 from fedgsp_node.check.facts import Answered, Fact, Facts, Pace, Reached, Shown, Unchecked

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgsp import lifecycle, logs, stdout
+from fedgsp import logs, stdout
+from fedgsp.processes import lifecycle
 from fedgsp.report import Report
 from fedgsp.settings.fields import at_absolute_paths
 from fedgsp.settings.flags import given, settled, with_flags

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
+from fedgsp.connections.proxy import proxy_of
 from fedgsp.errors import PeerError, UserError
 from fedgsp.files import MOST_OF_PEM, read_file
 from fedgsp.identity import Role
 from fedgsp.messages import PROTOCOL, HostedClient, WouldTake
-from fedgsp.model_store import ModelStore
-from fedgsp.proxy import proxy_of
-from fedgsp.revocation import Revocations
+from fedgsp.security.revocation import Revocations
+from fedgsp.security.tickets import Door
+from fedgsp.security.tls import Tls
 from fedgsp.settings.node_check import CheckSettings
-from fedgsp.tickets import Door
-from fedgsp.tls import Tls
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.versions import versions
 from fedgsp_node.check import client
 from fedgsp_node.check.facts import NOT_REACHED, Answered, Certificate, Fact, Facts, Unchecked

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedgsp.errors import DataError
 from fedgsp.owners import check_tree
-from fedgsp.spill import SPILLED_BYTES, spill_folder
+from fedgsp.tensors.spill import SPILLED_BYTES, spill_folder
 from fedgsp_node.check.facts import Facts, Memory, Room
 from fedgsp_node.check.finding import Finding, bad, good, warning
 

@@ -8,8 +8,8 @@ from itertools import islice
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, HostedClient, Order, TensorSpec, Work, WouldTake
 from fedgsp.settings.policy import UNLIMITED, Policy
-from fedgsp.updates import trainable_size
-from fedgsp.weights import total_bytes
+from fedgsp.tensors.updates import trainable_size
+from fedgsp.tensors.weights import total_bytes
 from fedgsp_node.check.facts import Fact, Facts, Unchecked
 from fedgsp_node.check.finding import Finding, bad, good
 from fedgsp_node.policy import KINDS, MOST_QUOTED, RULES, Beyond, Known, told

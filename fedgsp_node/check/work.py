@@ -17,7 +17,7 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import PROTOCOL, HostedClient
 from fedgsp.report import Report
 from fedgsp.task import Task
-from fedgsp.weights import total_bytes
+from fedgsp.tensors.weights import total_bytes
 from fedgsp_node.check.facts import NO_TASK, Data, Fact, Facts, Model, Unchecked
 from fedgsp_node.check.table import OF_TASK, lines
 from fedgsp_node.check.task import SLOW, judge_data

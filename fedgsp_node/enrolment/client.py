@@ -7,14 +7,14 @@ from pathlib import Path
 import grpc.aio
 from cryptography import x509
 
-from fedgsp.certificates import Key, belongs, now, pem_of, pem_of_key, read, request_for, uris_of
-from fedgsp.channels import MAX_REASON, Channels, describe
+from fedgsp.connections.channels import MAX_REASON, Channels, describe
+from fedgsp.connections.proxy import Proxy
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import write_secret
 from fedgsp.identity import TOP_SERVER, identity_in, invited, node
-from fedgsp.invitation import Invitation
-from fedgsp.proxy import Proxy
-from fedgsp.tls import TOKEN, Tls, in_folder
+from fedgsp.security.certificates import Key, belongs, now, pem_of, pem_of_key, read, request_for, uris_of
+from fedgsp.security.invitation import Invitation
+from fedgsp.security.tls import TOKEN, Tls, in_folder
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp.visible import visible
 

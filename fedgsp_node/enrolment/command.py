@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from fedgsp import lifecycle, logs
-from fedgsp.addresses import check_address
+from fedgsp import logs
+from fedgsp.connections.addresses import check_address
+from fedgsp.connections.proxy import Proxy, proxy_of
 from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import read_text
-from fedgsp.proxy import Proxy, proxy_of
+from fedgsp.processes import lifecycle
 from fedgsp.settings.proxies import PASSWORD_VARIABLE
 from fedgsp.stdout import echo
 
@@ -52,8 +53,8 @@ def enrol(
 
 
 async def _enrol(token: str, top_server: str, identity: Path, proxy: Proxy | None = None) -> None:
-    from fedgsp.certificates import read  # here: --help needs no cryptography
-    from fedgsp.invitation import invitation_in
+    from fedgsp.security.certificates import read  # here: --help needs no cryptography
+    from fedgsp.security.invitation import invitation_in
     from fedgsp_node.enrolment import client, folder
 
     invitation = invitation_in(token)

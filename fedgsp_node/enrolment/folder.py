@@ -5,13 +5,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedgsp.certificates import Key, new_key, now, pem_of, pem_of_key, uris_of
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import enrolment_in, identity_in
-from fedgsp.invitation import Invitation
 from fedgsp.owners import check_tree
-from fedgsp.tls import ENROL_ANEW, TlsFiles, in_folder
+from fedgsp.security.certificates import Key, new_key, now, pem_of, pem_of_key, uris_of
+from fedgsp.security.invitation import Invitation
+from fedgsp.security.tls import ENROL_ANEW, TlsFiles, in_folder
 
 FLAG = "--identity"
 #: The file of a key that has no certificate yet.

@@ -6,11 +6,11 @@ import logging
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from fedgsp import lifecycle
-from fedgsp.certificates import new_key, now, renewal_due
+from fedgsp.connections.proxy import Proxy
 from fedgsp.errors import UserError
-from fedgsp.proxy import Proxy
-from fedgsp.tls import load
+from fedgsp.processes import lifecycle
+from fedgsp.security.certificates import new_key, now, renewal_due
+from fedgsp.security.tls import load
 from fedgsp_node.enrolment import folder
 from fedgsp_node.enrolment.client import renew
 

@@ -11,7 +11,7 @@ from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import Additions, Evaluated
 from fedgsp.scoring import LOSS, Figure, Scoring, accuracy_of, loss_of
 from fedgsp.task import Task
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp.words import counted
 from fedgsp_node.clients import Clients
 from fedgsp_node.finished.record import RunRecord

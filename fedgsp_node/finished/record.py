@@ -14,8 +14,8 @@ from fedgsp.run_ids import is_run
 from fedgsp.seeds import derive
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
-from fedgsp.tensor_digests import check_digest
-from fedgsp.tensor_headers import Kind, kinds
+from fedgsp.tensors.digests import check_digest
+from fedgsp.tensors.headers import Kind, kinds
 from fedgsp.trainings import TRAININGS, Training
 
 FINAL = "final"

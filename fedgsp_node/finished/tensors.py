@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedgsp.dtypes import DTYPES
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import Constant, TensorSpec
-from fedgsp.tensor_headers import Kind, kinds_of, nbytes
+from fedgsp.tensors.dtypes import DTYPES
+from fedgsp.tensors.headers import Kind, kinds_of, nbytes
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
 from fedgsp_node.receipts import trained_models

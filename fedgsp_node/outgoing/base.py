@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedgsp.weights import Weights, without_head
+from fedgsp.tensors.weights import Weights, without_head
 from fedgsp_node.outgoing.base import Outgoing
 
 

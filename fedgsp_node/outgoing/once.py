@@ -26,7 +26,7 @@ from fedgsp.errors import DataError, UserError, not_written
 from fedgsp.files import fresh, sync, write_all
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
 from fedgsp.run_ids import is_local
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.steps import Published
 from fedgsp_node.own_models import check_kept

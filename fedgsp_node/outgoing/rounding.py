@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fedgsp.encoding import rounded
-from fedgsp.weights import Weights
+from fedgsp.tensors.encoding import rounded
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.outgoing.base import Outgoing
 
 

@@ -12,7 +12,7 @@ from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, OrderKey, OutgoingStep, Train, Trained
 from fedgsp.outgoing import HEAD, OUTGOING, Step
 from fedgsp.seeds import derive, stream
-from fedgsp.weights import Weights, check_finite, check_same_tensors, without_head
+from fedgsp.tensors.weights import Weights, check_finite, check_same_tensors, without_head
 from fedgsp_node.learned import Learned
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.base import Outgoing, Take

@@ -9,7 +9,7 @@ import torch
 
 from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.devices import CPU
 from fedgsp_node.optimizer_state import States
 from fedgsp_node.optimizers import Stepping

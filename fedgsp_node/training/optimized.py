@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from fedgsp.errors import TaskError
-from fedgsp.memory import room
+from fedgsp.tensors.memory import room
 from fedgsp_node.devices import CPU
 from fedgsp_node.optimizer_state import States
 from fedgsp_node.training.base import Batch, LocalWork

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.arrays import tensor_of
 from fedgsp_node.devices import CPU
 from fedgsp_node.named_state import state_of

@@ -22,7 +22,7 @@ from fedgsp.messages import (
     Start,
     TensorSpec,
 )
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.discrimination import Networks, networks
 from group_manager.distance_estimate import distances
 from group_manager.group import Group

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 
 from fedgsp.messages import Failure, GroupResult, Initialise, Member, Trained
 from fedgsp.seeds import derive
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.group import Group
 from group_manager.sessions import Outcome, PendingOrder
 

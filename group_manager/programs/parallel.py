@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
 from group_manager.programs import together

@@ -9,7 +9,7 @@ import functools
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Start, Train, Trained
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
 from group_manager.sessions import PendingOrder

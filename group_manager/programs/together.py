@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.block_mean import BlockMean
+from fedgsp.means.block_mean import BlockMean
 from fedgsp.messages import Failure, FailureCode, Trained
-from fedgsp.relayed_state import is_state
-from fedgsp.spill import SPILLED_BYTES
-from fedgsp.weights import Weights, WeightsError, require, total_bytes
+from fedgsp.tensors.relayed_state import is_state
+from fedgsp.tensors.spill import SPILLED_BYTES
+from fedgsp.tensors.weights import Weights, WeightsError, require, total_bytes
 from group_manager.group import Group
 from group_manager.programs.window import AHEAD_PER_NODE, MemberResult
 
@@ -103,7 +103,7 @@ class _Folding:
 
 
 class Place:
-    """Where the bytes of one model go: a `fedgsp.landing.Landing`. They come once.
+    """Where the bytes of one model go: a `fedgsp.transfers.landing.Landing`. They come once.
 
     What came may be folded before its digest is known. If the upload is cut off, nobody can take that back, and a
     second upload would hide it.

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
-from fedgsp import pipes
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
+from fedgsp.transfers import pipes
 from group_manager.group import Group
 from group_manager.sessions import PendingOrder
 from group_manager.update_norms import Norms
@@ -50,7 +50,7 @@ async def train_all(
     The first results are held back until there are enough to judge them.
 
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
-    large enough for a pipe (`fedgsp.pipes`) are always asked for. With `accuracy`, nodes evaluate
+    large enough for a pipe (`fedgsp.transfers.pipes`) are always asked for. With `accuracy`, nodes evaluate
     each trained model on the samples that it was trained on. `ordered` is called for each order whose model
     does not come unasked.
     """

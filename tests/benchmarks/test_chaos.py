@@ -22,7 +22,7 @@ from benchmarks.chaos.links import Links, linked, why_not
 from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from benchmarks.chaos.play import Hit, _kept
 from benchmarks.chaos.world import TOP_SERVER
-from fedgsp.chained import ChainedFile
+from fedgsp.security.chained import ChainedFile
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
 from tests.support.kept_state import keep, opened

@@ -8,8 +8,8 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.model_store import ModelStore
 from fedgsp.schedules import SCHEDULES, plan
+from fedgsp.transfers.model_store import ModelStore
 from tests.contracts.declarations import check_declaration
 from tests.support.weights import some_weights
 from top_server.evidence import Evidence

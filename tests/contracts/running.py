@@ -16,12 +16,12 @@ from fedgsp.messages import GroupResult, OptimizerSettings, TensorSpec
 from fedgsp.optimizers import OPTIMIZERS, Optimizer
 from fedgsp.outgoing import OUTGOING, Step
 from fedgsp.programs import PROGRAMS
-from fedgsp.relayed_state import STEP, name_of, state_tensors
 from fedgsp.seeds import stream
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
+from fedgsp.tensors.relayed_state import STEP, name_of, state_tensors
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
-from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.kept_tensors import arrays_of
 from fedgsp_node.optimizers import stepping

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.chaos.slow_digits import SlowDigits
-from fedgsp.dtypes import BFLOAT16
 from fedgsp.settings.run import RunConfig
+from fedgsp.tensors.dtypes import BFLOAT16
 from tests.support import cluster
 from tests.support.cluster import Finished, play
 from tests.support.managers_here import managers_here

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp import pipes
+from fedgsp.transfers import pipes
 from tests.support.cluster import Finished, nodes, play, settings
 from tests.support.managers_here import managers_here
 

@@ -18,10 +18,10 @@ from examples.screening import Hospitals
 from examples.segmentation import Scans
 from examples.several_labels import Reports
 from fedgsp import Task
-from fedgsp.averages import Mean
 from fedgsp.files import parse_json
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support import cluster
 from tests.support.cluster import Finished, play
 from tests.support.managers_here import managers_here

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from fedgsp.errors import ConfigError
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import nodes, play, settings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from fedgsp.settings.run import RunConfig
 from tests.support.cluster import nodes, play, settings
 from tests.support.ports import free_ports, range_of

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fedgsp.identity import Identity, manager
-from fedgsp.signing import uris_in
+from fedgsp.security.signing import uris_in
 from tests.support.placed import CLIENTS, WORKERS, differing, planned, settings_of
 from tests.support.processes import Process, program
 from top_server.federation.folder import made

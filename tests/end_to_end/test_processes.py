@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from fedgsp.errors import PeerError
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node import server as node_server
 from tests.support.processes import Process, assert_gone, node, running, top_server
@@ -168,7 +168,7 @@ async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: P
         "import logging, time\ndef factory():\n    logging.info('loading')\n    time.sleep(600)\n"
     )
     # The command `fedgsp-node`, except that the task and its thread get less time to end.
-    script = "from fedgsp import lifecycle; lifecycle.STOP_GRACE_S = 0.2\n"
+    script = "from fedgsp.processes import lifecycle; lifecycle.STOP_GRACE_S = 0.2\n"
     script += "from fedgsp_node import slot; slot.STOP_TIMEOUT_S = 0.2\n"
     script += "from fedgsp_node.cli import main; main()"
     start = ["start", "--json", "--top-server", "127.0.0.1:9", "--task", "stuck:factory"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedgsp.addresses import split_address
+from fedgsp.connections.addresses import split_address
 from fedgsp.identity import TOP_SERVER
 from fedgsp.identity import node as identity_of
 from fedgsp.settings.proxies import PASSWORD_VARIABLE

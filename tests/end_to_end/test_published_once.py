@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_store import ModelStore
 from tests.support.cluster import nodes, play, settings
 from tests.support.outgoing_steps import DRAWS, forget, install
 from tests.support.processes import assert_gone, resumed, top_server

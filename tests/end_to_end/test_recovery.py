@@ -16,7 +16,7 @@ import pytest
 from fedgsp.messages import Order, Train
 from fedgsp.seeds import stream
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.learned import Learned
 from fedgsp_node.tasks import load_task

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedgsp import pipes
-from fedgsp.model_calls import upload
 from fedgsp.settings.run import NodeSettings, RunConfig
+from fedgsp.transfers import pipes
+from fedgsp.transfers.model_calls import upload
 from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task
 from tests.support import cluster

@@ -15,12 +15,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp.channels import Channels, describe
+from fedgsp.connections.channels import Channels, describe
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, Identity, node
+from fedgsp.security.tls import Tls, TlsFiles
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tls import Tls, TlsFiles
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server

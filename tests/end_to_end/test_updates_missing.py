@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, Order, TensorSpec, Train, Trained
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.trainer import Trainer
 from tests.support.cluster import play

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from tests.support.processes import running
 
 pytestmark = pytest.mark.e2e

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest_asyncio
 
-from fedgsp.children import Template
+from fedgsp.processes.children import Template
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

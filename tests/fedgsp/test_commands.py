@@ -15,7 +15,8 @@ from fedgsp.stdout import CLOSED_PIPE
 #: A command that prints by WAY. Its child process leaves as every command of FedGSP does.
 PRINTS = """
 import sys, typer
-from fedgsp import commands, lifecycle
+from fedgsp import commands
+from fedgsp.processes import lifecycle
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def show() -> None:

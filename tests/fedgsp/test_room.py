@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedgsp import memory
-from fedgsp.memory import drop_spare, room
+from fedgsp.tensors import memory
+from fedgsp.tensors.memory import drop_spare, room
 
 LARGE = 2 << 20
 

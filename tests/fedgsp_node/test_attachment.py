@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER
 from fedgsp.identity import node as node_of
 from fedgsp.messages import (
@@ -39,8 +39,8 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tensors.weights import WeightsError
 from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
-from fedgsp.weights import WeightsError
 from fedgsp_node import attachment, managers, server
 from fedgsp_node.attachment import Attachment
 from group_manager.members import Members

@@ -14,7 +14,7 @@ from torch import nn
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.task import Task
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control

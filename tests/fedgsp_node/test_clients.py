@@ -16,7 +16,7 @@ from fedgsp import ClientData, Split
 from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import MOST_SAMPLES, Evaluated, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import manager as manager_of
 from fedgsp.identity import node as node_of
 from fedgsp.messages import (
@@ -30,10 +30,10 @@ from fedgsp.messages import (
     RunGroupRequest,
     TrainingSettings,
 )
-from fedgsp.model_store import ModelStore
+from fedgsp.security.tickets import Door
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import Door
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node import managers
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.clients import Clients

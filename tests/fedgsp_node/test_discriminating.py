@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedgsp import ClientData, Split
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     Discriminate,
     Discriminated,
@@ -27,9 +27,9 @@ from fedgsp.messages import (
     SourceKind,
     Start,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
 from fedgsp_node.discriminators import Encoded, encoded

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedgsp.messages import DiscriminatorSettings, FailureCode
 from fedgsp.seeds import derive, stream
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp_node.discriminators import Encoded, fresh, judge, logits, sizes, split, step, tensors
 from fedgsp_node.training.control import Control, StoppedError
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.certificates import renewal_due
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
+from fedgsp.connections.proxy import Proxy
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER
-from fedgsp.proxy import Proxy
+from fedgsp.security.certificates import renewal_due
+from fedgsp.security.tls import load
+from fedgsp.security.tls_followed import Followed
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp.tls import load
-from fedgsp.tls_followed import Followed
 from fedgsp_node.credentials import credentials
 from fedgsp_node.enrolment import command, folder, renewal
 from tests.support.callers import OPEN

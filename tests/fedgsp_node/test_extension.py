@@ -9,7 +9,7 @@ from torch import nn
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import Additions, Start, TensorSpec, Train, TrainingSettings
-from fedgsp.weights import total_bytes
+from fedgsp.tensors.weights import total_bytes
 from fedgsp_node.clients import Clients
 from fedgsp_node.rehearsal import features_of
 from fedgsp_node.training.control import Control

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.messages import Failure, FailureCode, Source, SourceKind, Start
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError, without_head
+from fedgsp.tensors.weights import Weights, WeightsError, without_head
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.fetching import Fetched, Fetcher
 from tests.support.callers import OPEN
 from tests.support.scripted import let_others_run
@@ -98,7 +98,7 @@ async def test_what_the_node_itself_holds_or_will_moves_no_bytes() -> None:
 
 
 async def test_a_model_that_comes_slowly_is_progress_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgsp.model_streams.PIECE_BYTES", 8)
+    monkeypatch.setattr("fedgsp.transfers.model_streams.PIECE_BYTES", 8)
     async with scene() as s:
         s.peers[0].store.put("m", some_weights())
         await s.fetcher.get(Start("m", s.sources))

@@ -10,11 +10,11 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.fetching import Fetcher
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, said, some_weights, vector

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedgsp import local_key
-from fedgsp.access import AccessControl
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import PeerError
 from fedgsp.messages import StopManager
+from fedgsp.security import local_key
+from fedgsp.security.access import AccessControl
+from fedgsp.security.tickets import KEY_BYTES, Door, Verb
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import KEY_BYTES, Door, Verb
 from fedgsp_node import hosting
 from fedgsp_node import managers as managers_module
 from fedgsp_node.hosting import HostedManagers

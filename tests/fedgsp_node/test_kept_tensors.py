@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedgsp.messages import FailureCode, Train
 from fedgsp.settings.fields import setting
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS, Training
-from fedgsp.weights import Weights
 from fedgsp_node.kept_tensors import arrays_of, tensors_of
 from fedgsp_node.personal_state import TENSORS, PersonalState
 from tests.support.kept_state import keep

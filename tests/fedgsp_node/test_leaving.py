@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import AttachTo
-from fedgsp.tickets import Door
+from fedgsp.security.tickets import Door
 from fedgsp_node.attachment import OrderLog
 from fedgsp_node.managers import Managers, _Served
 from fedgsp_node.receipts import Receipts

@@ -17,7 +17,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import Additions, OptimizerSettings, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.task import Task
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.finished.export import export
 from fedgsp_node.finished.record import read

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgsp.errors import RunError
 from fedgsp.messages import FailureCode
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import node
 from fedgsp.messages import FailureCode, Source, SourceKind, Start
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import WeightsError
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.peers import Peers
 from tests.support.serving import serving

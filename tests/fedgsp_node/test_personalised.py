@@ -14,8 +14,8 @@ from torch import nn
 from fedgsp import ClientData, Split
 from fedgsp.messages import Additions, Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
-from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL

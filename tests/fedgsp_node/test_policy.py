@@ -32,9 +32,9 @@ from fedgsp.messages import (
     TrainingSettings,
     Work,
 )
-from fedgsp.model_store import ModelStore
 from fedgsp.settings.fields import described
 from fedgsp.settings.policy import UNLIMITED, WORK, Policy
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import COUNTED, KINDS, RULES, Known, check_start, models_of, refusal, refused_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.messages import Evaluate, HostedClient
-from fedgsp.model_store import ModelStore
 from fedgsp.settings.policy import WORK
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import refusal

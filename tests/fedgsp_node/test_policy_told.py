@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.messages import Describe, Order, OrderKey, Release
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
 from tests.fedgsp_node.test_policy import TRAIN, guard, order, refused

@@ -19,8 +19,8 @@ from fedgsp.messages import (
     RunGroupRequest,
     TrainingSettings,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
 from tests.support.attached import manager, node
 from tests.support.serving import serving

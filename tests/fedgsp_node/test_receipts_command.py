@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained_parts import ChainedParts, part_of, parts_of
 from fedgsp.errors import DataError
+from fedgsp.security.chained_parts import ChainedParts, part_of, parts_of
 from fedgsp_node.cli import app
 
 

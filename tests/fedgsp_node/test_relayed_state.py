@@ -12,8 +12,8 @@ from torch import nn
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import FailureCode
 from fedgsp.optimizers import OPTIMIZERS, relayed_entries
-from fedgsp.relayed_state import StateEntries, check_state, is_state, name_of, state_tensors, without_state
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.relayed_state import StateEntries, check_state, is_state, name_of, state_tensors, without_state
+from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.torch_weights import bound, tensor_specs, weights_of
 from tests.support.local_work import Mixed, Tied, mlp, samples

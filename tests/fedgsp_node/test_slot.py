@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fedgsp import memory
+from fedgsp.tensors import memory
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control, StoppedError
 from tests.support.scripted import let_others_run

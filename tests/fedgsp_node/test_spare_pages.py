@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fedgsp import memory
+from fedgsp.tensors import memory
 from fedgsp_node import spare_pages
 
 LARGE = memory._MOST_SPARE_BYTES + 1

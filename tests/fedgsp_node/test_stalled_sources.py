@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedgsp import stalls
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import Source, SourceKind, Start
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers import stalls
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.fetching import Fetcher
 from tests.support.holders import Says, header, registered, serving_store
 from tests.support.serving import serving

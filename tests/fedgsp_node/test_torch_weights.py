@@ -11,7 +11,7 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.torch_weights import as_tensor, bind, bound, constants, digest, tensor_specs, unbind, weights_of
 from tests.support.blobs_task import Blobs
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.chained_parts import ChainedParts
 from fedgsp.errors import DataError, RunError
 from fedgsp.messages import (
     Attached,
@@ -29,6 +28,7 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT
+from fedgsp.security.chained_parts import ChainedParts
 from fedgsp_node import trainer
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal_state import PersonalState

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedgsp.messages import Additions, Failure, FailureCode, TrainingSettings
 from fedgsp.seeds import stream
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import PERSONAL_MODEL

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.messages import TensorSpec
-from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.updates import reveal
 
 SPECS = (

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.encoding import rounded
 from fedgsp.errors import RunError
 from fedgsp.messages import (
     Evaluate,
@@ -31,8 +30,9 @@ from fedgsp.messages import (
 )
 from fedgsp.optimizers import KEPT
 from fedgsp.seeds import derive
-from fedgsp.updates import update_of
-from fedgsp.weights import Weights, WeightsError, without_head
+from fedgsp.tensors.encoding import rounded
+from fedgsp.tensors.updates import update_of
+from fedgsp.tensors.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
 from fedgsp_node.personal_state import HEAD, OPTIMIZER
 from fedgsp_node.trainer import Trainer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp import wire
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     PROTOCOL,
     About,

@@ -8,9 +8,9 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.certificates import new_key, number_of, request_for
 from fedgsp.errors import ConfigError
-from fedgsp.invitation import invitation_in
+from fedgsp.security.certificates import new_key, number_of, request_for
+from fedgsp.security.invitation import invitation_in
 from tests.support.fuzzing import fuzzed
 from top_server.federation.authority import new_authority, public_key_in
 from top_server.federation.registry import Entry, State, dump, new_enrolment, parse

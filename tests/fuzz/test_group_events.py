@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import stalls, wire
+from fedgsp import wire
 from fedgsp.errors import PeerError
 from fedgsp.messages import (
     Described,
@@ -37,11 +37,12 @@ from fedgsp.messages import (
     Served,
     Trained,
 )
-from fedgsp.model_calls import fetch
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers import stalls
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2
-from fedgsp.weights import Weights, WeightsError
 from tests.support.callers import ISSUER, over
 from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
 from tests.support.recorder import Recorder

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import channels, wire
-from fedgsp.channels import Channels
+from fedgsp import wire
+from fedgsp.connections import channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     Describe,
     Described,
@@ -38,10 +39,10 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_calls import fetch
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import order_pb2
-from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
 from group_manager.shelves import Shelves

@@ -15,7 +15,7 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.messages import Describe, Evaluate, NodeMessage, Order, OrderKey, Release, SendUp, Train
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2_grpc
 from tests.support.blobs_task import Blobs
 from tests.support.fuzzing import heard, path, say, soon, until

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import model_calls, stalls
-from fedgsp.model_calls import fetch, upload
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers import model_calls, stalls
+from fedgsp.transfers.model_calls import fetch, upload
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights, WeightsError
 from tests.support.fuzzing import (
     ENDINGS,
     MOMENT_S,

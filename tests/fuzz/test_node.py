@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp import wire
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import PeerError, UserError
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
@@ -50,10 +50,10 @@ from fedgsp.messages import (
     Welcome,
     Work,
 )
-from fedgsp.model_store import ModelStore
+from fedgsp.security.tickets import Door
+from fedgsp.security.tls_probe import NoServerError
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import Door
-from fedgsp.tls_probe import NoServerError
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp import channels, wire
+from fedgsp import wire
+from fedgsp.connections import channels
 from fedgsp.messages import (
     Failure,
     FailureCode,

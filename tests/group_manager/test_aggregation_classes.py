@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from top_server.choosing import NAMES
 from top_server.schemes import SCHEMES

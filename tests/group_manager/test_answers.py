@@ -30,7 +30,7 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
-from fedgsp.updates import update_of
+from fedgsp.tensors.updates import update_of
 from group_manager.deadline import Need
 from group_manager.flaws import flaw
 

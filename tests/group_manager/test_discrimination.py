@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedgsp.discriminators import UNKNOWN
 from fedgsp.messages import Discriminated, TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.discrimination import Networks, PairedNetworks, SharedNetwork, networks
 from group_manager.distance_estimate import distances
 from tests.support.scripted_networks import numbers, plan, stack

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fedgsp import wire
-from fedgsp.channels import Channels
-from fedgsp.memory import room
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     Failed,
     Failure,
@@ -35,9 +34,10 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp.weights import Weights
 from fedgsp_node import attachment
 from fedgsp_node.outgoing import steps
 from group_manager import models

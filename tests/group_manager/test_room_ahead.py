@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fedgsp.spill import SPILLED_BYTES
+from fedgsp.tensors.spill import SPILLED_BYTES
 from group_manager.room_ahead import FILE_BYTES, IN_TURN, RoomAhead
 
 

@@ -12,7 +12,6 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import shown
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -31,12 +30,13 @@ from fedgsp.messages import (
     Rerouted,
     RunGroupRequest,
 )
-from fedgsp.model_calls import fetch, upload
-from fedgsp.model_service import ModelServicer
 from fedgsp.programs import PROGRAMS, Program
-from fedgsp.tickets import Door
+from fedgsp.security.access import shown
+from fedgsp.security.tickets import Door
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch, upload
+from fedgsp.transfers.model_service import ModelServicer
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp.weights import WeightsError
 from group_manager import server as manager_server
 from group_manager.group import Group
 from group_manager.members import Members

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from fedgsp.messages import FailureCode, RunGroupRequest
-from fedgsp.model_calls import fetch
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door
-from fedgsp.weights import WeightsError
+from fedgsp.security.tickets import Door
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_store import ModelStore
 from group_manager import models
 from group_manager.group import Group
 from group_manager.server import GroupServicer

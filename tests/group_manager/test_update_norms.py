@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import FailureCode, TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.norm_limit import Lengths
 from group_manager.update_norms import length
 

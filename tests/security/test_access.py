@@ -9,10 +9,10 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fedgsp.access import RULES, TICKET, AccessControl, caller
 from fedgsp.identity import node
 from fedgsp.limits import calls
-from fedgsp.tickets import Door, Ticket, Verb, issue, new_key
+from fedgsp.security.access import RULES, TICKET, AccessControl, caller
+from fedgsp.security.tickets import Door, Ticket, Verb, issue, new_key
 from tests.support.fuzzing import SOON_S
 from tests.support.serving import serving
 

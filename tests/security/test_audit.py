@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import BrokenError, links
 from fedgsp.errors import DataError
 from fedgsp.identity import node
-from fedgsp.receipts import Statement
-from fedgsp.signing import Signer, fingerprint
+from fedgsp.security.chained import BrokenError, links
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import Signer, fingerprint
 from tests.support.audited import Line, Malicious, Played, exchanged, hops, of_kind, play, rechained
 from tests.support.certificates import Authority
 from top_server import audit

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import BrokenError
 from fedgsp.errors import DataError
+from fedgsp.security.chained import BrokenError
 from fedgsp.settings.run import RunConfig
 from top_server import audit
 from top_server.cli import app

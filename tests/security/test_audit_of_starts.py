@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedgsp.chained import BrokenError
 from fedgsp.identity import node
-from fedgsp.receipts import Statement
-from fedgsp.signing import Signer, fingerprint
+from fedgsp.security.chained import BrokenError
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import Signer, fingerprint
 from tests.support.certificates import Authority
 from top_server import audit
 from top_server.record.directory import RunDirectory

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import BEGIN, BrokenError, hash_of, line_of
 from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.identity import node
-from fedgsp.signing import Signer
+from fedgsp.security.chained import BEGIN, BrokenError, hash_of, line_of
+from fedgsp.security.signing import Signer
 from tests.support.certificates import Authority
 from top_server import audit
 from top_server.cli import app

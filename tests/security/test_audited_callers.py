@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedgsp.access import AccessControl, Caller
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.model_calls import fetch
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door, Ticket, Verb
+from fedgsp.security.access import AccessControl, Caller
+from fedgsp.security.tickets import Door, Ticket, Verb
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_store import ModelStore
 from tests.support.callers import ISSUER
 from tests.support.certificates import Authority
 from tests.support.federations import Scene, federated

@@ -20,15 +20,16 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from fedgsp import spill, wire
-from fedgsp.channels import Channels
+from fedgsp import wire
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import DataError
 from fedgsp.identity import TOP_SERVER
 from fedgsp.limits import counting, items
 from fedgsp.limits.counting import TooMuchError
 from fedgsp.messages import NodeMessage, NodeReport, OrderProgress, TensorSpec
-from fedgsp.model_store import ModelStore
-from fedgsp.spill import growing_room
+from fedgsp.tensors import spill
+from fedgsp.tensors.spill import growing_room
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2, membership_pb2_grpc, model_pb2, order_pb2
 from fedgsp_node.tasks.reading import read_idx, read_npz
 from tests.support.fuzzing import path, say, until

@@ -20,15 +20,15 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import RULES, AccessControl
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity, Role, node
 from fedgsp.limits import calls, descriptors, gate
 from fedgsp.limits.calls import ALLOWANCES
 from fedgsp.messages import Constant, NodeMessage, TensorSpec
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door, Verb
+from fedgsp.security.access import RULES, AccessControl
+from fedgsp.security.tickets import Door, Verb
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import (
     membership_pb2,
     membership_pb2_grpc,
@@ -269,7 +269,7 @@ def open_files() -> int:
 def test_a_process_opens_as_many_files_as_the_system_allows() -> None:
     script = (
         "import resource, asyncio\n"
-        "from fedgsp import lifecycle\n"
+        "from fedgsp.processes import lifecycle\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
         "lifecycle.run(asyncio.sleep(0))\n"

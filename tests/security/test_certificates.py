@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from fedgsp.access import AccessControl, Caller
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Identity, Role, manager, node
-from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.model_calls import fetch, upload
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
+from fedgsp.security.access import AccessControl, Caller
+from fedgsp.security.tickets import Door, Ticket, Verb
+from fedgsp.security.tls import Tls, TlsFiles, load
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tickets import Door, Ticket, Verb
-from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.transfers.model_calls import fetch, upload
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.credentials import credentials
 from tests.support.callers import ISSUER
 from tests.support.certificates import Authority, unchecked

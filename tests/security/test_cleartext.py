@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import FailureCode, Source, SourceKind, Start
-from fedgsp.model_store import ModelStore
 from fedgsp.settings.checks import check
 from fedgsp.settings.files import dump, parse
 from fedgsp.settings.flags import add_to, arguments_of
 from fedgsp.settings.managers import ManagerSettings
 from fedgsp.settings.run import GroupingServiceSettings, NodeSettings, RunConfig
-from fedgsp.weights import WeightsError
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.fetching import Fetcher
 from tests.support.callers import OPEN
 from tests.support.processes import program

@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedgsp import certificates
-from fedgsp.access import shown
-from fedgsp.certificates import new_key, read, request_for, uris_of
-from fedgsp.channels import start_server
+from fedgsp.connections.channels import start_server
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER, identity_in, node
-from fedgsp.invitation import Invitation, invitation_in
-from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.security import certificates
+from fedgsp.security.access import shown
+from fedgsp.security.certificates import new_key, read, request_for, uris_of
+from fedgsp.security.invitation import Invitation, invitation_in
+from fedgsp.security.tls import Tls, TlsFiles, load
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp_node.enrolment import client
 from tests.support import strangers

@@ -11,9 +11,8 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import ANSWER
-from fedgsp.channels import Channels
-from fedgsp.handlers import Opening
+from fedgsp.connections.channels import Channels
+from fedgsp.connections.handlers import Opening
 from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.identity import node as node_of
 from fedgsp.messages import (
@@ -33,8 +32,9 @@ from fedgsp.messages import (
     RunGroupRequest,
     TrainingSettings,
 )
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door
+from fedgsp.security.access import ANSWER
+from fedgsp.security.tickets import Door
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment
 from fedgsp_node.attachment import Attachment

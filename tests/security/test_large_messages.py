@@ -83,7 +83,7 @@ async def test_a_caller_that_hangs_up_leaves_no_thread_at_work_beside_the_next_o
 def test_no_thread_of_conversions_holds_up_the_end_of_a_process() -> None:
     """`lifecycle.leave` waits for threads that are at work."""
     code = (
-        "from fedgsp import lifecycle\n"
+        "from fedgsp.processes import lifecycle\n"
         "from fedgsp.limits.conversions import LARGE_BYTES, by_size\n"
         "async def main(): await by_size('p', LARGE_BYTES + 1, len, 'abc')\n"
         "lifecycle.leave(lifecycle.run(main()))"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import ChainedFile
 from fedgsp.errors import UserError
 from fedgsp.files import appending, put
+from fedgsp.security.chained import ChainedFile
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.personal_state import HEAD, PersonalState
 from tests.support.sources import files_with
@@ -160,12 +160,12 @@ def test_a_module_of_a_notebook_takes_the_place_of_a_link(tmp_path: Path, keys: 
 _WRITES = re.compile(r"\.write_(text|bytes)\(|open\([^\n]*[\"'](w|a|x|r\+)b?\+?[\"'](?!.*opener=)|savefig\(")
 #: Files with such calls -> why a link of somebody else cannot be there.
 _ELSEWHERE = {
-    "fedgsp/apart.py": "/dev/null",
-    "fedgsp/children.py": "/dev/null",
-    "fedgsp/chained.py": "an own os.open with O_NOFOLLOW",
+    "fedgsp/processes/apart.py": "/dev/null",
+    "fedgsp/processes/children.py": "/dev/null",
+    "fedgsp/security/chained.py": "an own os.open with O_NOFOLLOW",
     "fedgsp/files.py": "an own os.open, and the way to append",
     "fedgsp/partition_picture.py": "where the user says",
-    "fedgsp/template.py": "in /proc",
+    "fedgsp/processes/template.py": "in /proc",
     "fedgsp_node/enrolment/client.py": "a folder that was just made",
     "fedgsp_node/tasks/decoded.py": "a folder that was just made",
     "fedgsp_runs/playing.py": "a folder that was just made",

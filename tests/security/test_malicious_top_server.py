@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.identity import node as node_of
 from fedgsp.messages import (

@@ -13,8 +13,8 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity, Role, node
+from fedgsp.security.tls import Tls, load
 from fedgsp.settings.run import RunConfig
-from fedgsp.tls import Tls, load
 from tests.support.certificates import Authority, unchecked
 from top_server.metrics import door
 from top_server.metrics.state import State

@@ -6,10 +6,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp.access import Caller
 from fedgsp.identity import TOP_SERVER, Identity, may_replace, node, worker
 from fedgsp.messages import Attached, Failure, FailureCode, NodeReport
-from fedgsp.tickets import Ticket, Verb
+from fedgsp.security.access import Caller
+from fedgsp.security.tickets import Ticket, Verb
 from group_manager.members import Members
 from tests.group_manager.test_server import ORDER, Stream, order_service
 from tests.security.test_receipts import Site

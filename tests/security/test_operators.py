@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 from typer.testing import CliRunner
 
+from fedgsp.security.tls import load
 from fedgsp.settings.web import WebSettings
-from fedgsp.tls import load
 from tests.security.test_metrics_door import asked, said, status
 from tests.security.test_web import served
 from tests.support.recordings import long_run

@@ -14,9 +14,9 @@ import pytest
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError
 from fedgsp.owners import check_directory, check_tree
+from fedgsp.security.tls import load
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
-from fedgsp.tls import load
 from fedgsp_node.personal_state import PersonalState
 from tests.support.certificates import Authority
 from tests.support.processes import top_server

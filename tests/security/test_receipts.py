@@ -36,8 +36,8 @@ from fedgsp.messages import (
     Trained,
     TrainingSettings,
 )
-from fedgsp.receipts import Statement
-from fedgsp.signing import Signer, fingerprint, why_not_trusted
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import Signer, fingerprint, why_not_trusted
 from fedgsp_node.receipts import Receipts, receipt_log
 from group_manager.members import Members
 from group_manager.orders import Reports

@@ -12,7 +12,7 @@ from cryptography import x509
 
 from fedgsp.identity import ENROLMENT, TOP_SERVER, Identity, node, worker
 from fedgsp.messages import Done, Failure, FailureCode, GroupEvent, Member, MemberDone, Order
-from fedgsp.signing import fingerprint, same_holder
+from fedgsp.security.signing import fingerprint, same_holder
 from group_manager.members import Members
 from group_manager.orders import Reports
 from group_manager.sessions import MOST_CERTIFICATES

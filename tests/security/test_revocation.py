@@ -15,10 +15,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedgsp import certificates, wire
-from fedgsp.access import AccessControl, shown
-from fedgsp.certificates import new_key, pem_of, request_for, uris_of
-from fedgsp.channels import Channels
+from fedgsp import wire
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.messages import (
     Attached,
@@ -32,10 +30,13 @@ from fedgsp.messages import (
     TopServerMessage,
     Welcome,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.revocation import REASON, Revocations
-from fedgsp.tickets import Door, Ticket, Verb
-from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.security import certificates
+from fedgsp.security.access import AccessControl, shown
+from fedgsp.security.certificates import new_key, pem_of, request_for, uris_of
+from fedgsp.security.revocation import REASON, Revocations
+from fedgsp.security.tickets import Door, Ticket, Verb
+from fedgsp.security.tls import Tls, TlsFiles, load
+from fedgsp.transfers.model_service import ModelServicer
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc, group_pb2_grpc, membership_pb2_grpc, model_pb2, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedgsp.access import RULES
+from fedgsp.security.access import RULES
 from fedgsp.wire import MODULES
 
 CALLS = {

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedgsp import wire
-from fedgsp.access import AccessControl, shown
 from fedgsp.identity import manager, node
 from fedgsp.messages import Attached, NodeMessage, NodeReport
-from fedgsp.signing import Signer, fingerprint, why_not_trusted
-from fedgsp.tickets import Door, Ticket, Verb
-from fedgsp.tls import Tls
+from fedgsp.security.access import AccessControl, shown
+from fedgsp.security.signing import Signer, fingerprint, why_not_trusted
+from fedgsp.security.tickets import Door, Ticket, Verb
+from fedgsp.security.tls import Tls
 from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.server import OrderServicer

@@ -12,12 +12,12 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from fedgsp.addresses import split_address
-from fedgsp.channels import start_server
+from fedgsp.connections.addresses import split_address
+from fedgsp.connections.channels import start_server
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER, Identity, Role
-from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.tls_probe import credentials, probe
+from fedgsp.security.tls import Tls, TlsFiles, load
+from fedgsp.security.tls_probe import credentials, probe
 from tests.support.callers import OPEN
 from tests.support.certificates import Authority, unchecked
 

@@ -14,7 +14,7 @@ from torch import nn
 from fedgsp import ClientData, Split, Task
 from fedgsp.messages import OptimizerSettings, Order, OrderKey, Source, SourceKind, Start, Train, TrainingSettings
 from fedgsp.settings.policy import Policy
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.policy import refusal
 from fedgsp_node.training.control import Control

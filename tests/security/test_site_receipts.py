@@ -181,7 +181,7 @@ async def test_a_full_disk_fails_the_order_by_its_code_and_with_the_file(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("fedgsp.chained.write_all", full)
+    monkeypatch.setattr("fedgsp.security.chained.write_all", full)
     *_, described, _ = orders()
     with receipt_log(tmp_path) as log:
         life = Attachment(None, ATTACHED, Worker(), receipts=Receipts(None, log))  # type: ignore[arg-type]

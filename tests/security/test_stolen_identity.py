@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import Caller
 from fedgsp.identity import node
 from fedgsp.messages import Failure, TopServerMessage, Welcome
+from fedgsp.security.access import Caller
 from tests.support.federations import Scene, dialled, end_of, federated, joins
 from tests.support.recorder import Recorder
 from top_server.nodes.replacing import ANEW, Replacing
@@ -53,7 +53,7 @@ async def test_a_node_that_lost_its_network_or_was_restarted_raises_no_alarm(sce
         newer.cancel()
         older.cancel()
         while scene.membership.nodes:
-            await scene.membership._changed.wait()
+            await scene.membership.changes.wait()
         restarted, welcome = await joins(after, "hospital-a", (0, 1), process="two")
         assert isinstance(welcome, Welcome)
         restarted.cancel()

@@ -14,10 +14,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fedgsp import local_key, proofs, wire
-from fedgsp.access import ANSWER, TICKET
+from fedgsp import wire
+from fedgsp.connections.handlers import Opening
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.handlers import Opening
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -28,8 +27,10 @@ from fedgsp.messages import (
     TopServerMessage,
     Welcome,
 )
-from fedgsp.revocation import REASON
-from fedgsp.tickets import KEY_BYTES
+from fedgsp.security import local_key, proofs
+from fedgsp.security.access import ANSWER, TICKET
+from fedgsp.security.revocation import REASON
+from fedgsp.security.tickets import KEY_BYTES
 from fedgsp_node import server as node_server
 from tests.support.cluster import nodes, settings
 from tests.support.serving import serving

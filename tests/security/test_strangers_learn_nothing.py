@@ -26,11 +26,11 @@ from fedgsp.messages import (
     TensorSpec,
     TopServerMessage,
 )
-from fedgsp.model_calls import fetch
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import check_pb2_grpc, membership_pb2, membership_pb2_grpc, order_pb2_grpc
-from fedgsp.weights import WeightsError
 from group_manager.members import Members
 from group_manager.server import OrderServicer
 from tests.support.callers import ANYBODY, ISSUER

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.identity import TOP_SERVER, manager, node
-from fedgsp.tickets import Door, Issuer, Ticket, Verb, issue, new_key, read
+from fedgsp.security.tickets import Door, Issuer, Ticket, Verb, issue, new_key, read
 
 KEY = new_key()
 TICKET = Ticket(Verb.FETCH, "run/3/0/relay/1.0", node("hospital-a"), "run", 3, 2)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER, node
-from fedgsp.model_calls import fetch
-from fedgsp.tickets import Issuer, Ticket, Verb
-from fedgsp.weights import WeightsError
+from fedgsp.security.tickets import Issuer, Ticket, Verb
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch
 from tests.support import cluster
 from tests.support.holders import WEIGHTS
 from top_server import rounds

@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from fedgsp import model_service
-from fedgsp.memory import room
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers import model_service
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
-from fedgsp.weights import Weights
 from tests.support.callers import Anybody, Open
 from tests.support.fuzzing import until
 from tests.support.holders import BYTES, PLENTY, WEIGHTS, data, digest, header, serving_store

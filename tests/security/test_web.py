@@ -13,10 +13,10 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity, Role
+from fedgsp.security.tls import TlsFiles, load
 from fedgsp.settings.checks import check
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.web import WebSettings
-from fedgsp.tls import TlsFiles, load
 from tests.support.certificates import Authority
 from tests.support.recordings import long_run
 from tests.support.web import KEY, client, messages

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from fedgsp import identity
-from fedgsp.access import RULES, Caller
-from fedgsp.certificates import new_key, now, pem_of, pem_of_key
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER, Identity, manager, node, worker
 from fedgsp.messages import Failure, FailureCode
+from fedgsp.security.access import RULES, Caller
+from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key
+from fedgsp.security.signing import uris_in
+from fedgsp.security.tls import Tls, in_folder, load
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp.signing import uris_in
-from fedgsp.tls import Tls, in_folder, load
 from fedgsp_node.credentials import credentials
 from tests.support.callers import OPEN
 from tests.support.cluster import play, settings

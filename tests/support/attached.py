@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import Task
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Attached,
@@ -30,9 +30,9 @@ from fedgsp.messages import (
     TrainingSettings,
     Work,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door
+from fedgsp.security.tickets import Door
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fedgsp.chained import BEGIN, BrokenError, hash_of, line_of
 from fedgsp.identity import node
-from fedgsp.signing import Signer
-from fedgsp.tls import TlsFiles
+from fedgsp.security.chained import BEGIN, BrokenError, hash_of, line_of
+from fedgsp.security.signing import Signer
+from fedgsp.security.tls import TlsFiles
 from tests.support import processes
 from tests.support.certificates import Authority
 from top_server import audit

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
-from fedgsp.access import ANSWER, PROCESS, QUESTION, AccessControl, Caller, caller
-from fedgsp.handlers import Opening
+from fedgsp.connections.handlers import Opening
 from fedgsp.identity import TOP_SERVER, Identity, manager, node
-from fedgsp.tickets import Issuer, Ticket, Verb
+from fedgsp.security.access import ANSWER, PROCESS, QUESTION, AccessControl, Caller, caller
+from fedgsp.security.tickets import Issuer, Ticket, Verb
 
 _NUMBERS = itertools.count()
 #: The key of the runs of tests.

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.identity import TOP_SERVER, Identity
-from fedgsp.tls import Tls, TlsFiles
+from fedgsp.security.tls import Tls, TlsFiles
 
 HERE = ("127.0.0.1", "localhost")
 DAY = dt.timedelta(days=1)

@@ -11,16 +11,16 @@ from typing import Any
 
 import grpc.aio
 
-from fedgsp import local_key
-from fedgsp.access import AccessControl
-from fedgsp.channels import start_server
+from fedgsp.connections.channels import start_server
 from fedgsp.messages import RelayMode
 from fedgsp.report import Line
+from fedgsp.security import local_key
+from fedgsp.security.access import AccessControl
+from fedgsp.security.tickets import Door, Verb
+from fedgsp.security.tls import Tls
 from fedgsp.settings.node_check import CheckSettings
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Door, Verb
-from fedgsp.tls import Tls
 from fedgsp_node.check.looking import look
 from fedgsp_node.check.table import lines
 from tests.support.callers import ISSUER

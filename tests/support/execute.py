@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fedgsp.children import Child, Template, stop
+from fedgsp.processes.children import Child, Template, stop
 
 
 def python(script: str) -> list[str]:

@@ -15,16 +15,16 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import AccessControl, shown
-from fedgsp.certificates import Key, new_key, pem_of, pem_of_key, read
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
-from fedgsp.invitation import Invitation, invitation_in
 from fedgsp.messages import NodeMessage, TopServerMessage
-from fedgsp.model_store import ModelStore
+from fedgsp.security.access import AccessControl, shown
+from fedgsp.security.certificates import Key, new_key, pem_of, pem_of_key, read
+from fedgsp.security.invitation import Invitation, invitation_in
+from fedgsp.security.tickets import Door, Verb
+from fedgsp.security.tls import Tls, TlsFiles, load
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Door, Verb
-from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc, membership_pb2_grpc
 from fedgsp_node.enrolment import client, folder
 from tests.support.callers import ISSUER

@@ -1,7 +1,7 @@
 """Programs forked from a process that has done their imports: they start in milliseconds, where torch takes seconds.
 
 Each worker of pytest has one such process, a template of FedGSP. It serves tests of different event loops, and so it
-has a thread, where `fedgsp.children` has a task.
+has a thread, where `fedgsp.processes.children` has a task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from tests.support.in_folder import program
 
 IMPORTS = ("top_server.cli", "top_server.server", "fedgsp_node.cli", "fedgsp_node.server")
@@ -66,7 +66,7 @@ class Forks:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [*python_module("fedgsp.template"), *IMPORTS],
+                [*python_module("fedgsp.processes.template"), *IMPORTS],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 # setproctitle would write the titles of children over their environment without SPT_NOENV.

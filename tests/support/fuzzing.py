@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from fedgsp.handlers import Opening
+from fedgsp.connections.handlers import Opening
 from tests.support.callers import shown_by
 
 M = TypeVar("M", bound=Message)

@@ -9,14 +9,15 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp import pipes, wire
+from fedgsp import wire
 from fedgsp.messages import ModelHeader, ModelRef
-from fedgsp.model_calls import fetch, upload
-from fedgsp.model_store import ModelStore
-from fedgsp.piped import until_readable, until_writable
-from fedgsp.pipes import PIPE_BYTES
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers import pipes
+from fedgsp.transfers.model_calls import fetch, upload
+from fedgsp.transfers.model_store import ModelStore
+from fedgsp.transfers.piped import until_readable, until_writable
+from fedgsp.transfers.pipes import PIPE_BYTES
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights
 from tests.support.holders import PLENTY, serving_store
 from tests.support.weights import some_weights, vector
 

@@ -12,11 +12,11 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.messages import Failure, ModelHeader, ModelRef, TensorSpec
-from fedgsp.model_calls import fetch
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
+from fedgsp.tensors.weights import WeightsError
+from fedgsp.transfers.model_calls import fetch
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
-from fedgsp.weights import WeightsError
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, some_weights
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from fedgsp.addresses import split_address
+from fedgsp.connections.addresses import split_address
 
 
 @dataclass(eq=False)

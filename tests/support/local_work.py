@@ -11,8 +11,8 @@ from torch import nn
 
 from fedgsp import Task
 from fedgsp.messages import TrainingSettings
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
-from fedgsp.weights import Weights
 from fedgsp_node.rehearsal import features_of
 from fedgsp_node.samples import Samples
 from fedgsp_node.torch_weights import bind, weights_of

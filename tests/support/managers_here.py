@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.link_choice import AUTO
+from fedgsp.security.tickets import Issuer
 from fedgsp.settings.managers import ManagerSettings
-from fedgsp.tickets import Issuer
+from fedgsp.transfers.link_choice import AUTO
 from group_manager.server import serving
 from top_server import server
 from top_server.managers.launching import Greet, Launched

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask

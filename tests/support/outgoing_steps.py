@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import fedgsp.parts
 from fedgsp.outgoing import Step
 from fedgsp.settings.fields import setting
-from fedgsp.updates import trainable
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import trainable
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.outgoing.base import Outgoing
 
 #: Environment variable: the file to which `noise` appends a line "ROUND CLIENT DIGEST" each time that it draws.

@@ -12,9 +12,8 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.identity import TOP_SERVER
-from fedgsp.memory import room
 from fedgsp.messages import (
     Attached,
     Described,
@@ -40,10 +39,11 @@ from fedgsp.messages import (
     Trained,
     TrainingSettings,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.spill import Room
-from fedgsp.tickets import Door
+from fedgsp.security.tickets import Door
+from fedgsp.tensors.memory import room
+from fedgsp.tensors.spill import Room
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients

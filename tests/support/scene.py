@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -31,9 +31,9 @@ from fedgsp.messages import (
     Train,
     TrainingSettings,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from group_manager.group import Group
 from group_manager.members import Members
 from group_manager.room_ahead import AHEAD_BYTES, TRANSFERS, RoomAhead

@@ -43,8 +43,8 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp.tensors.weights import Weights, WeightsError, check_finite
+from fedgsp.transfers.model_store import ModelStore
 from group_manager.sessions import Session
 from tests.support.scripted_networks import Script
 

@@ -18,7 +18,7 @@ from fedgsp.messages import (
     Source,
     TensorSpec,
 )
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 #: Of every client's validation part, unless a script has another number.
 SAMPLES = 100

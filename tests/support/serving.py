@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from fedgsp.access import AccessControl
-from fedgsp.channels import Channels, start_server
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, Identity
-from fedgsp.tls import Tls
+from fedgsp.security.access import AccessControl
+from fedgsp.security.tls import Tls
 from tests.support.callers import OPEN
 
 

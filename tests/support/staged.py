@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -24,13 +24,13 @@ from fedgsp.messages import (
     SourceKind,
     Trained,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
 from fedgsp.parts import NoOptions
+from fedgsp.security.tickets import Door
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Door
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.server import GroupServicer
 from tests.support.callers import ANYBODY, ISSUER, over

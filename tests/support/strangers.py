@@ -12,8 +12,6 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import RULES, TICKET
-from fedgsp.certificates import new_key, request_for
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.messages import (
     Attached,
@@ -35,9 +33,11 @@ from fedgsp.messages import (
     TopServerMessage,
     TrainingSettings,
 )
+from fedgsp.security.access import RULES, TICKET
+from fedgsp.security.certificates import new_key, request_for
+from fedgsp.security.tickets import Issuer, Ticket, Verb
+from fedgsp.security.tls import Tls
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp.tickets import Issuer, Ticket, Verb
-from fedgsp.tls import Tls
 from fedgsp.v1 import check_pb2, enrolment_pb2, grouping_pb2, membership_pb2, model_pb2
 from fedgsp_node.clients import Clients
 from fedgsp_node.learned import Learned

@@ -13,7 +13,7 @@ import pytest
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.parts import NoOptions
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.callers import ANYBODY
 from tests.support.hellos import hello
 from tests.support.scripted import TENSORS

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fedgsp.addresses import split_address
+from fedgsp.connections.addresses import split_address
 
 
 class Wall:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fedgsp.messages import Source, TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 #: Padded to 24 + 8 + 8 bytes.
 TENSORS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import RunError
 from fedgsp.messages import (
     Failure,
@@ -25,8 +25,8 @@ from fedgsp.messages import (
     TrainingSettings,
     Work,
 )
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.order_error import OrderError

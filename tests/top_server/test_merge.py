@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 
 
 def merged(name: str, *folds: tuple[float, int]) -> float:

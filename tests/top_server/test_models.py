@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.messages import ModelRef
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_store import ModelStore
 from tests.support.scripted import model, value_of
 from top_server.models import Held, Models
 

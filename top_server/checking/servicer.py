@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import grpc.aio
 
-from fedgsp import local_key, wire
-from fedgsp.access import Caller, caller
-from fedgsp.channels import refuse
+from fedgsp import wire
+from fedgsp.connections.channels import refuse
 from fedgsp.limits.gate import decoded
 from fedgsp.messages import PROTOCOL, About, AskAbout, CheckAnswer, CheckQuestion, Echo, Failure, Hello, WouldTake
+from fedgsp.security import local_key
+from fedgsp.security.access import Caller, caller
 from fedgsp.seldom import SeldomLog
 from fedgsp.v1 import check_pb2, check_pb2_grpc
 from fedgsp.versions import versions

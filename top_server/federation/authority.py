@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedgsp.certificates import BACKDATED, Key, new_key, now
 from fedgsp.identity import TOP_SERVER, Identity, Role, host_of_placed, invited, node
-from fedgsp.invitation import Invitation
+from fedgsp.security.certificates import BACKDATED, Key, new_key, now
+from fedgsp.security.invitation import Invitation
 from top_server.federation.registry import Entry, Operator
 
 #: How long the CA is good.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedgsp.addresses import check_host
+from fedgsp.connections.addresses import check_host
 from fedgsp.durations import seconds_in
 from fedgsp.errors import ConfigError, UserError, not_written
 from fedgsp.files import write_secret
@@ -116,7 +116,7 @@ def operator(
     Prints the password of NAME.p12. NAME.pem has the certificate and its key, without a password.
     """
     valid_s = seconds_in("--valid-for", valid_for, MOST_CERTIFICATE_S)
-    from fedgsp.certificates import new_key, p12_of, pem_of, pem_of_key  # here: --help needs no cryptography
+    from fedgsp.security.certificates import new_key, p12_of, pem_of, pem_of_key  # here: --help needs no cryptography
     from top_server.federation.folder import opened
     from top_server.federation.registry import EMPTY, Operator, new_enrolment
 

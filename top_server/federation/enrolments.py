@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from fedgsp import certificates, lifecycle
-from fedgsp.access import Caller
 from fedgsp.errors import UserError, valid
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, Hello
-from fedgsp.revocation import Revocations
+from fedgsp.processes import lifecycle
+from fedgsp.security import certificates
+from fedgsp.security.access import Caller
+from fedgsp.security.revocation import Revocations
 from top_server.federation.authority import Authority, PublicKey, fingerprint_of
 from top_server.federation.folder import Folder
 from top_server.federation.joining import refusal

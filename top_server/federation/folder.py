@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedgsp.certificates import is_fresh, new_key, now, pem_of, pem_of_key
 from fedgsp.errors import ConfigError, DataError, not_written
 from fedgsp.files import MOST_OF_PEM, MOST_OF_RECORD, read_secret, write_secret
 from fedgsp.owners import check_secret, check_tree
+from fedgsp.security.certificates import is_fresh, new_key, now, pem_of, pem_of_key
 from top_server.federation.authority import Authority, new_authority
 from top_server.federation.registry import EMPTY, Registry, dump, parse
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from fedgsp.access import Caller
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.revocation import REASON, Revocations
+from fedgsp.security.access import Caller
+from fedgsp.security.revocation import REASON, Revocations
+from fedgsp.security.tickets import Door, Verb
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.web import WebSettings
-from fedgsp.tickets import Door, Verb
 from top_server.managers.pool import ManagerPool
 from top_server.nodes.membership import Membership
 from top_server.record.audit import NO_AUDIT, Audit

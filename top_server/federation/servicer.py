@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from fedgsp.access import caller
-from fedgsp.channels import refuse
+from fedgsp.connections.channels import refuse
 from fedgsp.errors import UserError
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, FailureCode
+from fedgsp.security.access import caller
 from fedgsp.to_the_end import looked_at
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from top_server.federation.authority import PublicKey, public_key_in

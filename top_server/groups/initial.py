@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Trained
-from fedgsp.relayed_state import without_state
 from fedgsp.settings.run import RunConfig
-from fedgsp.weights import Weights
+from fedgsp.tensors.relayed_state import without_state
+from fedgsp.tensors.weights import Weights
 from top_server import initial_file
 from top_server.groups.lost import LOST, unanswered
 from top_server.groups.run import MOST_TRIES, survey
@@ -106,7 +106,7 @@ async def _makers(context: RunContext, refused: Collection[str], lost: Collectio
         return {first[node]: node for node in sorted(first, key=lambda node: (node in lost, first[node]))}
 
     if not refused or any(node not in refused for node in lost):
-        await context.membership.until(lambda: bool(there()), context.config.join_timeout)
+        await context.membership.changes.until(lambda: bool(there()), context.config.join_timeout)
     return there()
 
 

@@ -24,8 +24,8 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.programs import PROGRAMS
-from fedgsp.receipts import Statement
-from fedgsp.signing import fingerprint, holds, identity_of
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import fingerprint, holds, identity_of
 from fedgsp.visible import visible
 from top_server.record.audit import Fetches
 

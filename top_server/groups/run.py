@@ -18,7 +18,7 @@ from fedgsp.messages import (
     RunGroupRequest,
 )
 from fedgsp.programs import PROGRAMS
-from fedgsp.weights import total_bytes
+from fedgsp.tensors.weights import total_bytes
 from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers.client import BrokenOff

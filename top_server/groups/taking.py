@@ -3,8 +3,8 @@
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef, Results, TensorSpec, Trained
 from fedgsp.programs import PROGRAMS
+from fedgsp.tensors.weights import Weights, total_bytes
 from fedgsp.visible import visible
-from fedgsp.weights import Weights, total_bytes
 from top_server.groups.lost import LOST
 from top_server.groups.task import GroupOutcome
 from top_server.managers.client import BrokenOff

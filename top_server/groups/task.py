@@ -20,7 +20,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.programs import PROGRAMS
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.groups.lost import LOST
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager

@@ -27,7 +27,7 @@ from fedgsp.messages import (
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import is_figure
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.groups.receipts import GroupAudit
 from top_server.groups.taking import noted, take_model
 from top_server.groups.task import Trace

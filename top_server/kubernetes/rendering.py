@@ -11,10 +11,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedgsp.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.errors import ConfigError, DataError, RunError, TaskError
 from fedgsp.identity import TOP_SERVER, Identity, node
 from fedgsp.options import clients_text
+from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.settings.files import dump
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig

@@ -12,12 +12,11 @@ import grpc
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.access import QUESTION, shown
-from fedgsp.channels import describe
+from fedgsp.connections.channels import describe
+from fedgsp.connections.liveness import LOST_AFTER_S
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager
 from fedgsp.limits.answers import Unreadable, stream
-from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -29,13 +28,14 @@ from fedgsp.messages import (
     RunGroupRequest,
     TensorSpec,
 )
-from fedgsp.model_calls import fetch
-from fedgsp.proofs import UnprovenError, prove
-from fedgsp.spill import growing_room
-from fedgsp.tickets import Issuer, Ticket, Verb
+from fedgsp.security.access import QUESTION, shown
+from fedgsp.security.proofs import UnprovenError, prove
+from fedgsp.security.tickets import Issuer, Ticket, Verb
+from fedgsp.tensors.spill import growing_room
+from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp.to_the_end import cancelled_elsewhere
+from fedgsp.transfers.model_calls import fetch
 from fedgsp.v1 import group_pb2, group_pb2_grpc
-from fedgsp.weights import Weights, WeightsError
 from fedgsp.within import within
 
 logger = logging.getLogger(__name__)

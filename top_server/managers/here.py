@@ -8,9 +8,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgsp.addresses import split_address
-from fedgsp.children import Child, Template, ready_line, stop
+from fedgsp.connections.addresses import split_address
 from fedgsp.errors import PeerError
+from fedgsp.processes.children import Child, Template, ready_line, stop
 from fedgsp.settings.managers import COMMAND, IMPORTS
 from top_server.managers.launching import Greet, Launched
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from fedgsp.addresses import split_address
-from fedgsp.children import READY_TIMEOUT_S
+from fedgsp.connections.addresses import split_address
 from fedgsp.errors import ConfigError, PeerError, UserError
 from fedgsp.messages import ManagerEnded, ManagerReady, StartManager, StopManager
+from fedgsp.processes.children import READY_TIMEOUT_S
 from fedgsp.within import within
 from top_server.managers.launching import Greet, Launched
 

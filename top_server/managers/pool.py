@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fedgsp import identity
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import PeerError, UserError
-from fedgsp.lifecycle import STOP_GRACE_S
-from fedgsp.tickets import Issuer
+from fedgsp.processes.lifecycle import STOP_GRACE_S
+from fedgsp.security.tickets import Issuer
 from fedgsp.to_the_end import looked_at
 from top_server.managers.at_once import AtOnce
 from top_server.managers.client import ManagerClient

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 
-from fedgsp import local_key, wire
-from fedgsp.access import caller
-from fedgsp.channels import first_message, refuse
+from fedgsp import wire
+from fedgsp.connections.channels import first_message, refuse
 from fedgsp.limits.gate import decoded
 from fedgsp.messages import Admitted, Hosting, HostMessage, HostOrder, ManagerEnded, ManagerReady
+from fedgsp.security import local_key
+from fedgsp.security.access import caller
 from fedgsp.v1 import hosting_pb2, hosting_pb2_grpc
 from top_server.managers import hosts
 from top_server.nodes.callers import Placed

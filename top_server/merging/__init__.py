@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from fedgsp.averages import Mean
-from fedgsp.ida import Ida
+from fedgsp.means.averages import Mean
+from fedgsp.means.ida import Ida
+from fedgsp.means.robust import Median, TrimmedMean, TrimOptions
 from fedgsp.parts import Part, Parts
-from fedgsp.robust import Median, TrimmedMean, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.one_model import (
     IdaMergeOptions,

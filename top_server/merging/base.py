@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.messages import Results
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.models import Changes, Held, Holdings
 from top_server.remembered import restore_of, saved_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.parts import Part
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import Merging
 from top_server.models import Changes

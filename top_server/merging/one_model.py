@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Average, Mean
-from fedgsp.ida import INTRAC, IdaOptions
+from fedgsp.means.averages import Average, Mean
+from fedgsp.means.ida import INTRAC, IdaOptions
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.fields import setting
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import GAMMA
-from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
 from top_server.models import GLOBAL, INITIAL, Changes, Held, Holdings, Made

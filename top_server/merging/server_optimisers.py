@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean
 from fedgsp.errors import RunError
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.fields import setting
-from fedgsp.spill import spilling_room, walk
-from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp.tensors.spill import spilling_room, walk
+from fedgsp.tensors.weights import Weights, WeightsError, check_finite
 from top_server.evidence import Evidence
 from top_server.merging.base import GroupModel, MergeSettings, State
 from top_server.merging.one_model import OneModel

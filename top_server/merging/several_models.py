@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.messages import ModelRef, Results
 from fedgsp.seeds import stream
 from fedgsp.settings.fields import setting
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import can_choose, choices, soft_choices
 from top_server.merging.base import GroupModel, Merging, Starts

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from fedgsp.security.tls import Tls
 from fedgsp.settings.run import RunConfig
-from fedgsp.tls import Tls
 from top_server.metrics import door
 from top_server.metrics.state import State
 from top_server.record.journal import Journal

@@ -15,11 +15,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from fedgsp.addresses import is_near, split_address
+from fedgsp.connections.addresses import is_near, split_address
 from fedgsp.errors import ConfigError, reason_of
 from fedgsp.limits.descriptors import for_connections
+from fedgsp.security.tls import Tls, uris_of
 from fedgsp.seldom import SeldomLog
-from fedgsp.tls import Tls, uris_of
 from fedgsp.visible import visible
 from top_server.metrics.state import State, unhealthy
 from top_server.operators import OperatorTls, Watchers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedgsp import on_nodes
-from fedgsp.addresses import is_wildcard, split_address
+from fedgsp.connections.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.limits.items import MOST_CLASSES
@@ -37,8 +37,8 @@ from fedgsp.names import (
 )
 from fedgsp.options import same
 from fedgsp.scoring import ACCURACY, LACKS, SAMPLES, WAYS, metric_of
+from fedgsp.tensors.weights import DIGEST_BYTES, MAX_DIMENSIONS, WeightsError, check_same_tensors, require, total_bytes
 from fedgsp.visible import visible
-from fedgsp.weights import DIGEST_BYTES, MAX_DIMENSIONS, WeightsError, check_same_tensors, require, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
 MOST_NODES = 20_000

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from fedgsp.access import Caller
 from fedgsp.identity import ENROLMENT, Role, may_replace, worker
 from fedgsp.messages import Failure, FailureCode, Hello
-from fedgsp.signing import has_expired
+from fedgsp.security.access import Caller
+from fedgsp.security.signing import has_expired
 from top_server.nodes.admission import Refusal
 from top_server.nodes.node import Node
 

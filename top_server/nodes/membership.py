@@ -1,7 +1,6 @@
 """The nodes of a run, and the clients that they host."""
 
 import asyncio
-import contextlib
 import functools
 import time
 from collections import Counter
@@ -9,10 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fedgsp import access, identity
-from fedgsp.access import Caller
-from fedgsp.additions import added_tensors
-from fedgsp.awake import Awake
+from fedgsp import identity
 from fedgsp.messages import (
     PROTOCOL,
     Additions,
@@ -30,11 +26,16 @@ from fedgsp.messages import (
     Welcome,
     WouldTake,
 )
+from fedgsp.processes.awake import Awake
 from fedgsp.scoring import Scoring
-from fedgsp.signing import fingerprint
-from fedgsp.tickets import Issuer, Ticket, Verb
+from fedgsp.security import access
+from fedgsp.security.access import Caller
+from fedgsp.security.signing import fingerprint
+from fedgsp.security.tickets import Issuer, Ticket, Verb
+from fedgsp.tensors.additions import added_tensors
 from top_server.nodes import callers
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
+from top_server.nodes.changes import Changes
 from top_server.nodes.declared import scoring_of
 from top_server.nodes.departures import Cause, Departures
 from top_server.nodes.node import Node
@@ -112,7 +113,8 @@ class Membership:
         #: Of a resumed run: the digests of its constants by name.
         self.saved_constants: Mapping[str, bytes] | None = None
         self._working = False
-        self._changed = asyncio.Event()
+        #: The changes of the nodes and their clients.
+        self.changes = Changes(self._awake)
         self._over: Leave | None = None
         #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
@@ -257,7 +259,7 @@ class Membership:
                 torch=hello.torch,
             )
         )
-        self._notify()
+        self.changes.note()
         return admitted
 
     def note_refusal(self, name: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
@@ -319,11 +321,11 @@ class Membership:
         with dispensable(self._over is not None):
             self._audit.note("left", node=node.hello.node, reason=reason)
             self._recorder.record(NodeLeft(node=node.hello.node, reason=reason))
-        self._notify()
+        self.changes.note()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
         """Waits for so many nodes and clients; False if they are not present after the timeout."""
-        return await self.until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
+        return await self.changes.until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
         """Waits for these clients; returns the clients that are missing after the timeout."""
@@ -331,7 +333,7 @@ class Membership:
         def missing() -> set[int]:
             return {client for client in clients if client not in self._clients and self._bears(client)}
 
-        await self.until(lambda: not missing(), timeout_s)
+        await self.changes.until(lambda: not missing(), timeout_s)
         return missing()
 
     def note_offence(self, client: int) -> None:
@@ -361,24 +363,7 @@ class Membership:
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
-        await self.until(lambda: not self._nodes, timeout_s)
-
-    async def until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
-        deadline = self._awake.time() + timeout_s
-        while not holds():
-            left_s = deadline - self._awake.time()
-            if left_s <= 0:
-                return False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
-        return True
-
-    def _notify(self) -> None:
-        # Nothing is awaited: a node that hangs up meanwhile must not stay a member without a stream.
-        self._changed.set()
-        self._changed = asyncio.Event()
+        await self.changes.until(lambda: not self._nodes, timeout_s)
 
     def _host_of(self, asks: str, older: Node | None, client: int) -> str | None:
         """The node that hosts a client, or that owns it; None if the node `asks` may have it.

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from fedgsp.access import NOBODY, Caller
 from fedgsp.messages import AttachTo, Failure, Hello, Leave, Revoked, Welcome
+from fedgsp.security.access import NOBODY, Caller
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from fedgsp.access import Caller
 from fedgsp.messages import Failure
+from fedgsp.security.access import Caller
 from fedgsp.visible import visible
 from top_server.nodes.admission import Refusal
 from top_server.record.audit import NO_AUDIT, Audit, who

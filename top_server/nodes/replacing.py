@@ -6,7 +6,7 @@ by one process. If another process has made the older one, two processes use the
 
 from collections import Counter
 
-from fedgsp.access import Caller
+from fedgsp.security.access import Caller
 from fedgsp.seldom import is_told
 from top_server.record.events.processes import IdentityUsedTwice
 from top_server.record.journal import Recorder

@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from fedgsp import local_key, wire
-from fedgsp.access import ANSWER, caller
-from fedgsp.channels import first_message, refuse
-from fedgsp.handlers import Opening
+from fedgsp import wire
+from fedgsp.connections.channels import first_message, refuse
+from fedgsp.connections.handlers import Opening
 from fedgsp.limits.gate import decoded, peer_of
 from fedgsp.limits.turns import Turns
 from fedgsp.messages import Failure, Hello, MakeConstants, NodeMessage, TopServerMessage
+from fedgsp.security import local_key
+from fedgsp.security.access import ANSWER, caller
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.nodes.membership import Membership
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedgsp.addresses import is_near
+from fedgsp.connections.addresses import is_near
 from fedgsp.files import private, write_secret
 from fedgsp.parts import PartWithNeeds
 from fedgsp.settings.fields import setting
@@ -83,7 +83,7 @@ class Worker:
         return replace(dialled, tls_ca=folder / CA, tls_cert=folder / OWN, tls_key=folder / OWN)
 
     def arguments(self, host: str, folder: Path) -> list[str]:
-        """Its command line on such a machine: a module and its arguments, for `fedgsp.lifecycle.python_module`."""
+        """Its command line on such a machine: a module and its arguments, for `lifecycle.python_module`."""
         # The name comes first, because `ps` may show only the beginning.
         settings = replace(self.on(host, folder), name=None)
         return [*COMMAND, "--name", self.name, *arguments_of(settings)]

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedgsp.addresses import check_host
-from fedgsp.cleartext import leaves_machine
+from fedgsp.connections.addresses import check_host
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import MOST_OF_PEM, private, read_secret, write_secret
 from fedgsp.identity import TOP_SERVER, Identity, manager, node, worker
 from fedgsp.owners import check_secret
+from fedgsp.security.cleartext import leaves_machine
 from fedgsp.settings.run import RunConfig
 from top_server.nodes.callers import enrolment_of
 from top_server.placing.base import CA, OWN
@@ -61,7 +61,7 @@ def connected(config: RunConfig, folder: Path, host: str) -> RunConfig:
     dialled = dataclasses.replace(config, listen=listen, host=(*config.host, host))
     if config.federation is not None:
         return dialled
-    from fedgsp.certificates import new_key, now, pem_of, pem_of_key  # here: other runs need no cryptography
+    from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key  # here: other runs need no cryptography
 
     own, key = _authority(folder), new_key()
     certificate = own.issued(TOP_SERVER, dialled.hosts, key.public_key(), now() + LIFE)
@@ -79,7 +79,7 @@ class Certificates:
 
     def secrets(self, name: str) -> Mapping[str, bytes]:
         """The files of a worker: it has a key of its own, and is dialled by its name, wherever it runs."""
-        from fedgsp.certificates import pem_of
+        from fedgsp.security.certificates import pem_of
 
         return {CA: pem_of(self._authority.certificate), OWN: self._own(worker(name), node(name))}
 
@@ -89,7 +89,7 @@ class Certificates:
 
     def _own(self, who: Identity, server: Identity) -> bytes:
         """A certificate with its key, in PEM, of a process that others dial as `server`."""
-        from fedgsp.certificates import new_key, now, pem_of, pem_of_key
+        from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key
 
         key, until = new_key(), now() + LIFE
         found = self._authority.for_placed(who, server, enrolment_of(self._run, who.name), key.public_key(), until)
@@ -112,7 +112,7 @@ def issuer(config: RunConfig, folder: Path, run: str) -> Certificates | None:
 
 def _authority(folder: Path) -> Authority:
     """The CA of the run in its folder, made if there is none. Only one top server at a time has this folder."""
-    from fedgsp.certificates import pem_of, pem_of_key
+    from fedgsp.security.certificates import pem_of, pem_of_key
     from top_server.federation.authority import Authority, new_authority
 
     if not (folder / _CA).exists():

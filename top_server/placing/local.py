@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fedgsp.children import Child, Template, stop
 from fedgsp.errors import UserError
+from fedgsp.processes.children import Child, Template, stop
 from fedgsp.settings.managers import KEYS
 from top_server.placing.base import About, Ended, Placing, Worker
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fedgsp.addresses import is_wildcard, resolve, split_address
+from fedgsp.connections.addresses import is_wildcard, resolve, split_address
+from fedgsp.security.tickets import Issuer
 from fedgsp.settings.run import RunConfig
-from fedgsp.tickets import Issuer
 from top_server.managers.hosts import Hosts
 from top_server.nodes.callers import Placed
 from top_server.placing import certificates, chosen

@@ -6,8 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from fedgsp.children import tail
 from fedgsp.errors import PeerError, RunError, UserError
+from fedgsp.processes.children import tail
 from top_server.placing.base import Ended, Place, Placing, Worker
 from top_server.record.events.processes import WorkerEnded
 from top_server.record.journal import Journal, Line

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedgsp.discriminators import most_bytes
 from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.lost import unanswered
 from top_server.groups.run import survey

@@ -9,7 +9,7 @@ from fedgsp.discriminators import ESTIMATES
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from fedgsp.settings.run import RunConfig
-from fedgsp.updates import SKETCH_BYTES
+from fedgsp.tensors.updates import SKETCH_BYTES
 from top_server.profiles.distance_file import Recorded
 from top_server.reveals.layer_scores import READINGS
 

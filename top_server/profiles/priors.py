@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedgsp.messages import Evaluated, Results
-from fedgsp.updates import trainable
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import trainable
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
 from top_server.merging.base import Starts

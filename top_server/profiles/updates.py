@@ -9,8 +9,8 @@ from typing import Any
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
-from fedgsp.updates import LENGTH_BYTES, trainable_size
-from fedgsp.weights import without_head
+from fedgsp.tensors.updates import LENGTH_BYTES, trainable_size
+from fedgsp.tensors.weights import without_head
 from top_server.evidence import Evidence
 from top_server.grouping.request import listed
 from top_server.groups.run import survey

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
-from fedgsp.access import Caller
-from fedgsp.chained import ChainedFile
+from fedgsp.security.access import Caller
+from fedgsp.security.chained import ChainedFile
+from fedgsp.security.signing import Signer
 from fedgsp.seldom import is_told
-from fedgsp.signing import Signer
 from fedgsp.times import stamp
 from fedgsp.visible import visible
 from top_server.record.history import plain

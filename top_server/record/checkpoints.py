@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, Results
-from fedgsp.relayed_state import without_state
 from fedgsp.settings.run_files import ALL, BEST
-from fedgsp.weights import Weights
+from fedgsp.tensors.relayed_state import without_state
+from fedgsp.tensors.weights import Weights
 from top_server.grouping.request import listed
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask

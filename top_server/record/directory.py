@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written, remedy_of
 from fedgsp.files import MOST_OF_SETTINGS, in_place, open_file, put, read_file
 from fedgsp.locks import try_lock
 from fedgsp.owners import check_owner, keep_from_others
+from fedgsp.processes.children import TAIL_LINES
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.audit import NO_AUDIT, Audit

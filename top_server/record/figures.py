@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.encoding import BFLOAT16, wire_bytes
 from fedgsp.messages import Results
 from fedgsp.programs import PROGRAMS
 from fedgsp.scoring import ACCURACY, as_figure
+from fedgsp.tensors.encoding import BFLOAT16, wire_bytes
 from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan

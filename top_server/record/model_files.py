@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written, reason_of
 from fedgsp.files import check_regular, sync
-from fedgsp.tensor_digests import check_digest, with_digest
+from fedgsp.tensors.digests import check_digest, with_digest
 
 
 @dataclass(frozen=True, slots=True)

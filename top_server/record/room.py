@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, ParamSpec, TypeVar
 
-from fedgsp import lifecycle
 from fedgsp.errors import RunError, is_full, not_written
 from fedgsp.files import put
+from fedgsp.processes import lifecycle
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 
-from fedgsp.chained import BrokenError
 from fedgsp.errors import ConfigError, DataError, Refusal
 from fedgsp.files import open_file
-from fedgsp.signing import Signer
+from fedgsp.security.chained import BrokenError
+from fedgsp.security.signing import Signer
 from top_server.audit import read
 from top_server.findings import Findings
 from top_server.record.audit import AuditLog

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgsp.addresses import check_address
+from fedgsp.connections.addresses import check_address
 from fedgsp.errors import ConfigError, DataError, RunError, reason_of, remedy_of
 from fedgsp.files import in_place, open_file, parse_json, parse_toml, whole_lines
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef

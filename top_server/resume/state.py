@@ -20,8 +20,8 @@ from fedgsp.errors import DataError, not_written
 from fedgsp.files import parse_json, read_file, sync
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.files import dump
+from fedgsp.tensors.weights import Weights
 from fedgsp.to_the_end import to_the_end
-from fedgsp.weights import Weights
 from top_server.merging import Merging
 from top_server.models import Held
 from top_server.nodes.departures import Departed

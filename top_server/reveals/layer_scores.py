@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
-from fedgsp.updates import trainable
+from fedgsp.tensors.updates import trainable
 
 _EXACT = "give --profile-option similarity=exact"
 #: Gives the columns of a slice of the updates, as consecutive blocks of shape (N, any).

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import RunError
 from fedgsp.files import write_all
-from fedgsp.updates import LENGTH_BYTES
+from fedgsp.tensors.updates import LENGTH_BYTES
 from top_server.record.room import waiting_for_room
 
 #: Columns read at a time. It decides the order of summation, so it may not depend on where the vectors are kept.

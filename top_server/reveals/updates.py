@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from fedgsp.messages import Failure, TensorSpec
-from fedgsp.updates import LENGTH_BYTES, trainable_size
-from fedgsp.weights import Weights, total_bytes
+from fedgsp.tensors.updates import LENGTH_BYTES, trainable_size
+from fedgsp.tensors.weights import Weights, total_bytes
 from top_server.reveals.spool import SketchSpool, UpdateSpool
 
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedgsp.children import READY_TIMEOUT_S, tail
 from fedgsp.errors import ConfigError, PeerError, UserError, not_started
 from fedgsp.files import appending
-from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
+from fedgsp.processes.children import READY_TIMEOUT_S, tail
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import RunConfig
 from fedgsp.settings.web import WebSettings

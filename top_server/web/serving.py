@@ -16,12 +16,12 @@ from cryptography import x509
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedgsp.addresses import is_near, split_address
+from fedgsp.connections.addresses import is_near, split_address
 from fedgsp.errors import ConfigError
-from fedgsp.lifecycle import beside
 from fedgsp.limits.descriptors import for_connections
+from fedgsp.processes.lifecycle import beside
+from fedgsp.security.tls import Tls, uris_of
 from fedgsp.settings.web import WebSettings
-from fedgsp.tls import Tls, uris_of
 from top_server.federation.opening import certify
 from top_server.operators import OperatorTls, Watchers
 from top_server.web.app import Pages

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fedgsp.errors import ConfigError, DataError, TaskError, UserError
 from fedgsp.seeds import derive
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.cli import app
 from fedgsp_node.making import model_of
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState

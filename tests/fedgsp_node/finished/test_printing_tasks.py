@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedgsp import ClientData
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.lifecycle import python_module
 from fedgsp_node.cli import app
 from fedgsp_node.tasks.digits import Digits
 from tests.support.run_directories import trained, write

@@ -25,7 +25,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.optimizers import KEPT
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.outgoing.once import FIGURES
 from fedgsp_node.personal_state import OPTIMIZER, PUBLISHED
 from tests.support.outgoing_steps import DRAWS, differences

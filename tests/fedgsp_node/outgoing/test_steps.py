@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgsp.encoding import rounded
 from fedgsp.messages import Failure, FailureCode, OutgoingStep, Reveal, Start, Train
 from fedgsp.outgoing import HEAD, ROUNDING
 from fedgsp.seeds import derive, stream
-from fedgsp.weights import Weights
+from fedgsp.tensors.encoding import rounded
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.outgoing.base import Outgoing
 from fedgsp_node.personal_state import HEAD as KEPT_HEAD

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from fedgsp.settings.fields import values_of
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import FedProxOptions
-from fedgsp.weights import Weights
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result

@@ -12,8 +12,8 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings, TensorSpec
+from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS, FedFusionOptions, added
-from fedgsp.weights import Weights
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.torch_weights import placed, swapped, weights_of
 from fedgsp_node.training.base import LocalWork

@@ -20,7 +20,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import OPTIMIZERS
 from fedgsp.schedules import plan
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training import factored

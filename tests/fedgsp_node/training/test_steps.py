@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.training.steps import descent
 from tests.support.local_work import CrossEntropy, local_work, samples, settings, whole_batch
 from tests.support.trainings import ALGORITHMS, KEEPING

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import Discriminated, Failure, FailureCode, Part, Results
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.members import Members
 from group_manager.programs import window
 from tests.support.faults import Faults

@@ -22,7 +22,7 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
-from fedgsp.pipes import machine
+from fedgsp.transfers.pipes import machine
 from tests.support.faults import Faults
 from tests.support.scene import START, Scene, hosted, relayed, scene, step
 from tests.support.scripted import model, value_of

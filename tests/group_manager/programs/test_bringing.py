@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedgsp import pipes
 from fedgsp.messages import FailureCode, GroupResult, Release, SendUp, Train
+from fedgsp.transfers import pipes
 from group_manager.programs import window
 from group_manager.programs.window import AHEAD_PER_NODE
 from tests.support.faults import Faults

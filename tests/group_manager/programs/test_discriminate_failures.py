@@ -20,7 +20,7 @@ from fedgsp.messages import (
     GroupResult,
     TensorSpec,
 )
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.tensors.weights import Weights, WeightsError
 from group_manager.programs import discriminate
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, scene

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from fedgsp.messages import FailureCode, FinishedHop, Member, ModelRef, Part, RelayMode, SourceKind, Train
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.members import Members
 from group_manager.models import Models
 from tests.support.faults import Faults

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedgsp import chunks, model_calls, wire
-from fedgsp.access import shown
-from fedgsp.averages import Mean
-from fedgsp.block_mean import BlockMean
+from fedgsp import wire
+from fedgsp.means.averages import Mean
+from fedgsp.means.block_mean import BlockMean
 from fedgsp.messages import (
     FailureCode,
     GroupEvent,
@@ -25,9 +24,11 @@ from fedgsp.messages import (
     ModelHeader,
     ModelRef,
 )
-from fedgsp.model_store import ModelStore
+from fedgsp.security.access import shown
+from fedgsp.tensors.weights import Weights, WeightsError
+from fedgsp.transfers import chunks, model_calls
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp.weights import Weights, WeightsError
 from fedgsp_node import attachment, trainer
 from group_manager.group import Group
 from group_manager.programs import together

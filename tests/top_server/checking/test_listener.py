@@ -5,7 +5,7 @@ import asyncio
 import grpc.aio
 import pytest
 
-from fedgsp.channels import start_server
+from fedgsp.connections.channels import start_server
 from tests.support.callers import OPEN
 from tests.support.ports import free_ports
 from top_server.checking.listener import ManagerDoor

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fedgsp import certificates
+from fedgsp.security import certificates
 from tests.support.federations import federated
 from tests.support.fuzzing import until
 from top_server.federation import authority, folder

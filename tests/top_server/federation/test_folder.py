@@ -14,10 +14,10 @@ from unittest.mock import Mock
 import pytest
 from cryptography import x509
 
-from fedgsp.certificates import renewal_due
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.security.certificates import renewal_due
+from fedgsp.security.tls import TlsFiles, load
 from fedgsp.settings.run import RunConfig
-from fedgsp.tls import TlsFiles, load
 from tests.support.federations import invite
 from top_server.federation import folder
 from top_server.federation.authority import new_authority

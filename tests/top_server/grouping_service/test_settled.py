@@ -10,7 +10,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from tests.support.serving import serving
@@ -19,9 +19,9 @@ from top_server.choosing import choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping_service import GroupingServicer, assign
+from top_server.playing import assign_by
 from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES
-from top_server.server import _assign
 
 CLIENTS = (10, 11, 12, 13, 14)
 SETTLED = ((12, 10), (13,))
@@ -95,7 +95,7 @@ async def test_an_absent_client_keeps_its_group_with_a_grouping_service_as_witho
             plans = []
             async with stage("none", 5, scheme=scheme) as s:
                 options = {"grouping": {"min_round": "0"}} if scheme == "fedcluster" else {}
-                assign = _assign(row, channels)
+                assign = assign_by(row, channels)
                 s.context = dataclasses.replace(
                     s.context, scheme=dataclasses.replace(row, options=options), assign=assign
                 )

@@ -22,7 +22,7 @@ from fedgsp.messages import (
     TensorSpec,
     Trained,
 )
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.recorder import Recorder
 from top_server.groups import initial
 from top_server.groups.lost import AllLostError

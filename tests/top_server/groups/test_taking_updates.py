@@ -24,7 +24,7 @@ from fedgsp.messages import (
     TensorSpec,
     Trained,
 )
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.recorder import Recorder
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch

@@ -16,10 +16,10 @@ import yaml
 from fedgsp.commands import run as run_command
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.security.tls import Tls, TlsFiles
+from fedgsp.security.tls import load as load_tls
 from fedgsp.settings.files import load
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp.tls import Tls, TlsFiles
-from fedgsp.tls import load as load_tls
 from top_server.cli import app
 from top_server.kubernetes.cluster import Cluster
 from top_server.kubernetes.rendering import render

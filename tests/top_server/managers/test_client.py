@@ -13,8 +13,9 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from fedgsp import channels, wire
-from fedgsp.channels import Channels, start_server
+from fedgsp import wire
+from fedgsp.connections import channels
+from fedgsp.connections.channels import Channels, start_server
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
@@ -33,11 +34,11 @@ from fedgsp.messages import (
     RunGroupRequest,
     TrainingSettings,
 )
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tls import load
+from fedgsp.security.tls import load
+from fedgsp.tensors.weights import Weights
+from fedgsp.transfers.model_service import ModelServicer
+from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc
-from fedgsp.weights import Weights
 from tests.support.callers import ISSUER, OPEN, over, shown_by
 from tests.support.certificates import Authority
 from tests.support.serving import Served, nobody, serving

@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from fedgsp.addresses import split_address
-from fedgsp.channels import Channels
-from fedgsp.children import Child, Template
+from fedgsp.connections.addresses import split_address
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import PeerError, UserError
 from fedgsp.messages import Failure, RelayMode, RunGroupRequest
+from fedgsp.processes.children import Child, Template
 from tests.support.callers import ISSUER
 from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
@@ -230,7 +230,7 @@ async def test_managers_whose_template_is_killed_are_replaced(tmp_path: Path) ->
         (first,) = await managers.ensure(1)
         template = psutil.Process(first.process.pid).parent()
         assert template is not None
-        assert "fedgsp.template" in template.cmdline()
+        assert "fedgsp.processes.template" in template.cmdline()
         template.kill()
         await process_of(first).child.wait()
         (second,) = await managers.ensure(1)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fedgsp.channels import Channels
+from fedgsp.connections.channels import Channels
 from fedgsp.errors import PeerError
 from tests.support.callers import ISSUER
 from tests.support.recorder import Recorder

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.parts import Part
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.scripted import model
 from top_server.evidence import Evidence
 from top_server.merging import MergeSettings, forgotten

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import fedgsp.spill
+import fedgsp.tensors.spill
 from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.reference_optimisers import PlainOptimiser
 from top_server.evidence import Evidence
 from top_server.merging import MERGES, MergeSettings
@@ -210,7 +210,7 @@ def plain(rule: str, options: Mapping[str, float]) -> PlainOptimiser:
 @pytest.mark.parametrize("in_file", [False, True])
 def test_large_models_have_the_bits_of_whole_arrays(rule: str, in_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computed block by block; m and v of a large model are in files."""
-    monkeypatch.setattr(fedgsp.spill, "SPILLED_BYTES", 1 << 10 if in_file else 1 << 40)
+    monkeypatch.setattr(fedgsp.tensors.spill, "SPILLED_BYTES", 1 << 10 if in_file else 1 << 40)
     rng = np.random.default_rng(0)
     size, options = 100_003, {"eta": 0.02}
     optimiser, oracle = merge(rule, **options), plain(rule, options)

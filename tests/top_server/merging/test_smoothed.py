@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import GroupModel

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedgsp.dtypes import DTYPES
 from fedgsp.errors import DataError
 from fedgsp.parts import Part
-from fedgsp.weights import Weights
+from fedgsp.tensors.dtypes import DTYPES
+from fedgsp.tensors.weights import Weights
 from tests.support.staged import stage
 from top_server.evidence import Evidence
 from top_server.merging import MERGES, MergeSettings, Merging

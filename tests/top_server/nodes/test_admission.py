@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedgsp.additions import added_tensors
 from fedgsp.messages import (
     PROTOCOL,
     Additions,
@@ -21,6 +20,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.options import shortened
+from fedgsp.tensors.additions import added_tensors
 from tests.support.hellos import hello
 from tests.support.weights import TENSORS
 from top_server.nodes import admission

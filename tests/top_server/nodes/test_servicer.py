@@ -9,7 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp import channels, wire
+from fedgsp import wire
+from fedgsp.connections import channels
 from fedgsp.messages import (
     AttachTo,
     Constant,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp import children
 from fedgsp.errors import PeerError, RunError, TaskError
+from fedgsp.processes import children
 from fedgsp.settings.managers import KEYS
 from fedgsp.settings.run import NodeSettings
 from tests.support.events import some

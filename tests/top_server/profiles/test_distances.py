@@ -21,7 +21,7 @@ from fedgsp.messages import (
     MemberSkipped,
     TensorSpec,
 )
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.measured import found, lacking, matrix, measuring, same, truth
 from tests.support.surveyed import Surveys
 from top_server.groups.task import GroupOutcome, GroupTask

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, MemberDone, MemberSkipped, ModelRef, Results, TensorSpec, Trained
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import GLOBAL, INITIAL

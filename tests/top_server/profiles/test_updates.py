@@ -8,7 +8,7 @@ import pytest
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import TensorSpec
-from fedgsp.updates import LENGTH_BYTES
+from fedgsp.tensors.updates import LENGTH_BYTES
 from tests.support.surveyed import surveyed
 from top_server.nodes.membership import Membership
 from top_server.reveals.updates import most_bytes

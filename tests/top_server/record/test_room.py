@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fedgsp import lifecycle
 from fedgsp.errors import RunError, not_written
+from fedgsp.processes import lifecycle
 from top_server.record import journal, room
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

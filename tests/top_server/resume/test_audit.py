@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.chained import BrokenError, ChainedFile
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.identity import node
-from fedgsp.receipts import Statement
-from fedgsp.signing import Signer
+from fedgsp.security.chained import BrokenError, ChainedFile
+from fedgsp.security.receipts import Statement
+from fedgsp.security.signing import Signer
 from tests.support.certificates import Authority
 from top_server import audit
 from top_server.record.audit import AuditLog

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TensorSpec
-from fedgsp.model_store import ModelStore
+from fedgsp.transfers.model_store import ModelStore
 from tests.support.recorder import Recorder
 from tests.support.scripted import model
 from tests.support.staged import Stage, stage

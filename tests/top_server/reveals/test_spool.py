@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp import lifecycle
 from fedgsp.errors import RunError, is_full
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import Weights
+from fedgsp.processes import lifecycle
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.updates import reveal
 from top_server.grouping.greedy_merging import partition
 from top_server.reveals.spool import SketchSpool, UpdateSpool

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedgsp.children import tail
 from fedgsp.errors import ConfigError, PeerError, not_started, not_written
 from fedgsp.files import appending
-from fedgsp.lifecycle import python_module
+from fedgsp.processes.children import tail
+from fedgsp.processes.lifecycle import python_module
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
 

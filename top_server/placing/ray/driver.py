@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from fedgsp.addresses import split_address
+from fedgsp.connections.addresses import split_address
 from fedgsp.within import within
 from top_server.placing.ray.lines import MOST_BYTES, Line, to_bytes
 from top_server.placing.ray.machine import Machine

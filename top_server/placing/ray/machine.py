@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.files import appending, read_text, write_secret
-from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
 from fedgsp.within import within
 
 #: How long `more` waits for the end of the worker, before it answers with the output so far.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.addresses import check_address
+from fedgsp.connections.addresses import check_address
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from top_server.placing.base import RemoteOptions

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedgsp.errors import ConfigError, PeerError, not_started
-from fedgsp.lifecycle import LIFELINE_VARIABLE
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
 from fedgsp.visible import visible
 from fedgsp.within import within
 

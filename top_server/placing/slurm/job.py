@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.lifecycle import SIGNAL_EXIT_CODES
+from fedgsp.processes.lifecycle import SIGNAL_EXIT_CODES
 from top_server.placing.slurm.script import python
 
 #: The time that a run gets to stop, in seconds.

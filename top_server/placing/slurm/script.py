@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedgsp import run_module
 from fedgsp.files import private, write_secret
+from fedgsp.processes import run_module
 from fedgsp.settings.files import dump
 from top_server.placing.base import COMMAND, Worker
 from top_server.placing.slurm.options import SlurmOptions, resource_flags

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from fedgsp.errors import not_started
 from fedgsp.files import appending
-from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Placing, Worker
 from top_server.placing.slurm.options import StepOptions, resource_flags, words

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean
+from fedgsp.means.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.parts import NoOptions
-from fedgsp.weights import Weights
+from fedgsp.tensors.weights import Weights
 from group_manager.aggregation_classes import Aggregation
 
 from .declared import ClipOptions

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean
-from fedgsp.weights import Weights
+from fedgsp.means.averages import Mean
+from fedgsp.tensors.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
 from top_server.models import GLOBAL, INITIAL, Changes, Held, Holdings, Made

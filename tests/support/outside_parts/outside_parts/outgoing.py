@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgsp.updates import trainable
-from fedgsp.weights import Weights
+from fedgsp.tensors.updates import trainable
+from fedgsp.tensors.weights import Weights
 from fedgsp_node.outgoing.base import Outgoing
 
 from .declared import ShortenedOptions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.lifecycle import LIFELINE_VARIABLE
+from fedgsp.processes.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.files import load
 from fedgsp.settings.run import NodeSettings, RunConfig
 from top_server.placing import PLACES, chosen

@@ -1,0 +1,1 @@
+"""Processes: how they start, fork, end, and know whether they were awake."""

@@ -1,0 +1,1 @@
+"""Who may do what, and how that is proven: TLS, certificates, tickets, signatures and chained records."""
