@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedgsp import ClientData, Split, Task
 from fedgsp.seeds import stream
-from fedgsp_node.nested import mapped
+from fedgsp_node.model.nested import mapped
 from fedgsp_node.tasks import load_task
 
 VALIDATION_SHARE = 0.2

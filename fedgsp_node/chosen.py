@@ -8,10 +8,10 @@ from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.trainings import TRAININGS, Training
-from fedgsp_node.kept_tensors import arrays_of
+from fedgsp_node.kept.kept_tensors import arrays_of
+from fedgsp_node.kept.personal_state import TENSORS, Arrays
 from fedgsp_node.optimizers import Stepping, stepping
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import TENSORS, Arrays
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import StoppedError
 from fedgsp_node.users_code import T

@@ -16,7 +16,7 @@ from fedgsp.tasks import TASKS
 from fedgsp_node.check.command import check
 from fedgsp_node.enrolment.command import enrol
 from fedgsp_node.finished import commands as after_the_run
-from fedgsp_node.policy_file import dump, policy_of
+from fedgsp_node.policies.policy_file import dump, policy_of
 from fedgsp_node.receipts_command import receipts
 
 NAME = "fedgsp-node"

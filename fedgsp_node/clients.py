@@ -25,30 +25,30 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
 from fedgsp.tensors.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
-from fedgsp_node.constants import CHANGED, Constants
 from fedgsp_node.declared import Declared
 from fedgsp_node.determinism import where_possible
 from fedgsp_node.devices import CPU
-from fedgsp_node.extension import Extension, extension
 from fedgsp_node.failed_work import why_failed
 from fedgsp_node.hosted_data import TEST, HostedData, hosted_ids
-from fedgsp_node.kept_tensors import tensors_of
-from fedgsp_node.learned import Learned, check_trained
-from fedgsp_node.making import model_of
-from fedgsp_node.model_check import check_model, check_values, values_anew
-from fedgsp_node.optimizer_state import KeptStates
+from fedgsp_node.kept.kept_tensors import tensors_of
+from fedgsp_node.kept.learned import Learned, check_trained
+from fedgsp_node.kept.optimizer_state import KeptStates
+from fedgsp_node.kept.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, Arrays, PersonalState
+from fedgsp_node.kept.relayed_state import RelayedState
+from fedgsp_node.model.constants import CHANGED, Constants
+from fedgsp_node.model.extension import Extension, extension
+from fedgsp_node.model.making import model_of
+from fedgsp_node.model.model_check import check_model, check_values, values_anew
+from fedgsp_node.model.shared_memory import shared_memory_kept
+from fedgsp_node.model.torch_weights import bound, swapped, tensor_specs, unbind, weights_of
+from fedgsp_node.model.unsaved import Unsaved
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, TENSORS, Arrays, PersonalState
 from fedgsp_node.rehearsal import known_features, rehearse, training_flop
-from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.seeding import seed_generators
-from fedgsp_node.shared_memory import shared_memory_kept
-from fedgsp_node.torch_weights import bound, swapped, tensor_specs, unbind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
-from fedgsp_node.unsaved import Unsaved
 from fedgsp_node.users_code import NOT_OF_TASKS, T, guarded, histogram
 
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.

@@ -9,7 +9,7 @@ import torch
 
 from fedgsp.errors import ConfigError
 from fedgsp_node import determinism
-from fedgsp_node.nested import mapped
+from fedgsp_node.model.nested import mapped
 
 T = TypeVar("T")
 

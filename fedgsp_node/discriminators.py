@@ -21,9 +21,9 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import Part, Task
 from fedgsp.tensors.weights import Weights, check_finite, check_same_tensors
 from fedgsp_node.devices import CPU
+from fedgsp_node.model.torch_weights import as_tensor
 from fedgsp_node.samples import samples_of, targets_of
 from fedgsp_node.seeding import random_kept
-from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
 
 #: The factor of the label's term in the hidden layer; the factor of the features' term is 1.

@@ -19,8 +19,8 @@ from fedgsp.transfers.bases import Bases
 from fedgsp.transfers.link_choice import RAW
 from fedgsp.transfers.model_calls import fetch
 from fedgsp.transfers.model_store import ModelStore
-from fedgsp_node.peers import Peers
-from fedgsp_node.unreachable import Unreachable
+from fedgsp_node.connections.peers import Peers
+from fedgsp_node.connections.unreachable import Unreachable
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fedgsp.messages import MOST_CLIENTS_OF_NODE, HostedClient
 from fedgsp.require import require
 from fedgsp.task import ClientData, Part, Split, Task, overrides
 from fedgsp.words import with_name
-from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.model.nested import leaves, mapped
 from fedgsp_node.samples import in_file
 from fedgsp_node.seeding import seeded_for_data
 from fedgsp_node.tasks.attributes import names_in

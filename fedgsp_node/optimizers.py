@@ -16,7 +16,7 @@ from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task, overrides
-from fedgsp_node.optimizer_state import parameters_of
+from fedgsp_node.kept.optimizer_state import parameters_of
 from fedgsp_node.training.factored import large
 
 #: Makes an optimiser of trainable parameters and a step size.

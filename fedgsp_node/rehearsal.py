@@ -17,13 +17,13 @@ from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS, ONE_OUTPUT
 from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Part, Split, Task, overrides
-from fedgsp_node.arrays import same_values
 from fedgsp_node.declared import Declared, declared
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.form import form_kept
-from fedgsp_node.graph import parameters_behind, unregistered
-from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.model.arrays import same_values
+from fedgsp_node.model.form import form_kept
+from fedgsp_node.model.graph import parameters_behind, unregistered
+from fedgsp_node.model.nested import leaves, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import Samples, samples_of
 from fedgsp_node.seeding import seeded

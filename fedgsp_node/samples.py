@@ -7,7 +7,7 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.task import Part, Split, Task
-from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.model.nested import leaves, mapped
 from fedgsp_node.users_code import batch_of
 
 #: Which samples: their numbers, int64 of shape (n,), or a slice.

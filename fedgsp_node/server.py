@@ -51,20 +51,21 @@ from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import membership_pb2
 from fedgsp.within import within
 from fedgsp.words import counted
-from fedgsp_node import devices, spare_pages
-from fedgsp_node.attachment import OrderLog
+from fedgsp_node import devices
 from fedgsp_node.clients import Clients
-from fedgsp_node.credentials import certified_name, credentials, name_of
-from fedgsp_node.dialling import Dialling
+from fedgsp_node.connections.attachment import OrderLog
+from fedgsp_node.connections.credentials import certified_name, credentials, name_of
+from fedgsp_node.connections.dialling import Dialling
+from fedgsp_node.connections.hello import hello_of
+from fedgsp_node.connections.hosting import HostedManagers
+from fedgsp_node.connections.managers import Managers
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.guard import Guard
-from fedgsp_node.hello import hello_of
-from fedgsp_node.hosting import HostedManagers
-from fedgsp_node.managers import Managers
+from fedgsp_node.kept.personal_state import PersonalState
+from fedgsp_node.model import spare_pages
 from fedgsp_node.own_task import own_task
-from fedgsp_node.personal_state import PersonalState
-from fedgsp_node.policy import check_start, refused_run
-from fedgsp_node.policy_file import policy_of
+from fedgsp_node.policies.guard import Guard
+from fedgsp_node.policies.policy import check_start, refused_run
+from fedgsp_node.policies.policy_file import policy_of
 from fedgsp_node.receipts import Receipts, receipt_log
 from fedgsp_node.slot import STOP_TIMEOUT_S, Slot
 from fedgsp_node.tasks import source_digest

@@ -29,12 +29,12 @@ from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.hosted_data import TRAIN
-from fedgsp_node.learned import Learned
+from fedgsp_node.kept.learned import Learned
+from fedgsp_node.kept.own_models import OwnModels
+from fedgsp_node.kept.personal_state import HEAD, optimizer_of
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Published, Steps
-from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import HEAD, optimizer_of
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)

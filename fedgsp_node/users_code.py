@@ -16,7 +16,7 @@ from fedgsp.messages import MOST_SAMPLES
 from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
 from fedgsp.scoring import MOST_METRICS, RATIO, taken_by
-from fedgsp_node.nested import leaves
+from fedgsp_node.model.nested import leaves
 from fedgsp_node.remedies import remedy_of, text_of
 from fedgsp_node.tasks.loading import remedy_for
 

@@ -36,11 +36,11 @@ from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.guard import Guard
 from fedgsp_node.hosted_data import TEST, TRAIN, VALIDATION
+from fedgsp_node.kept.own_models import OwnModels
+from fedgsp_node.kept.personal_state import optimizer_of
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import optimizer_of
+from fedgsp_node.policies.guard import Guard
 from fedgsp_node.receipts import trained_models
 from fedgsp_node.slot import Slot
 from fedgsp_node.trainer import Came, Done, Trainer, Uploader, promised, publish

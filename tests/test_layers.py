@@ -25,8 +25,8 @@ READERS = {
     "fedgsp.v1": (
         "fedgsp/*",
         *("*/server.py", "*/servicer.py", "*/client.py", "*/grouping_service.py"),
-        "fedgsp_node/attachment.py",  # the client of a manager's order stream
-        "fedgsp_node/hosting.py",  # the client of the stream for managers on this machine
+        "fedgsp_node/connections/attachment.py",  # the client of a manager's order stream
+        "fedgsp_node/connections/hosting.py",  # the client of the stream for managers on this machine
     ),
     "torch": ("fedgsp_node/*", "fedgsp_runs/result.py"),  # and, deferred, fedgsp/task.py
     "ortools": ("top_server/grouping/balanced_clusters.py",),
@@ -41,7 +41,7 @@ PURE = (
     "top_server/nodes/departures.py",
     "top_server/progress.py",
     "top_server/teams.py",
-    "fedgsp_node/policy.py",
+    "fedgsp_node/policies/policy.py",
     *(f"group_manager/{name}.py" for name in ("absence", "chain", "flaws", "ledger", "norm_limit", "requests")),
 )
 #: Package -> what importing all of it must not load.

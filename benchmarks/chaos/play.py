@@ -18,7 +18,7 @@ from benchmarks.chaos.plan import KEPT, Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.errors import DataError
 from fedgsp.processes.children import tail
-from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from fedgsp_node.kept.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.receipts import trained_models
 from top_server.record.history import read_lines
 from top_server.record.model_files import load

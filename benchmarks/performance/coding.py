@@ -43,7 +43,7 @@ from fedgsp.transfers.model_calls import fetch
 from fedgsp.transfers.model_service import ModelServicer
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
-from fedgsp_node.torch_weights import weights_of
+from fedgsp_node.model.torch_weights import weights_of
 from fedgsp_node.training.control import Control
 
 #: Round trips in milliseconds, and rates in Mbit/s.

@@ -24,10 +24,10 @@ from fedgsp import ClientData, Task
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.settings.fields import values_of
 from fedgsp.trainings import TRAININGS
-from fedgsp_node.arrays import array_of
+from fedgsp_node.model.arrays import array_of
+from fedgsp_node.model.torch_weights import bind, weights_of
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.samples import Samples
-from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
 

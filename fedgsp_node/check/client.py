@@ -40,7 +40,7 @@ from fedgsp.security.tls_probe import shown as shown_by
 from fedgsp.v1 import check_pb2
 from fedgsp_node.check.connection import MOST_TOLD
 from fedgsp_node.check.facts import Answered, Fact, Facts, Pace, Reached, Shown, Unchecked
-from fedgsp_node.dialling import Dialling
+from fedgsp_node.connections.dialling import Dialling
 
 T = TypeVar("T")
 

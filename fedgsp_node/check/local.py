@@ -20,7 +20,7 @@ from fedgsp_node.check.facts import Facts, Model, Unchecked
 from fedgsp_node.check.work import Work, attempt
 from fedgsp_node.clients import Clients
 from fedgsp_node.own_task import own_task
-from fedgsp_node.policy import check_start
+from fedgsp_node.policies.policy import check_start
 from fedgsp_node.tasks import source_digest
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from fedgsp.versions import versions
 from fedgsp_node.check import client
 from fedgsp_node.check.facts import NOT_REACHED, Answered, Certificate, Fact, Facts, Unchecked
 from fedgsp_node.check.orders import refused_orders
-from fedgsp_node.credentials import credentials, name_of
-from fedgsp_node.dialling import Dialling
-from fedgsp_node.policy_file import policy_of
+from fedgsp_node.connections.credentials import credentials, name_of
+from fedgsp_node.connections.dialling import Dialling
+from fedgsp_node.policies.policy_file import policy_of
 
 if TYPE_CHECKING:
     from fedgsp_node.clients import Clients
@@ -101,7 +101,7 @@ async def _admission(
     if clients is None:
         facts.admission = Unchecked("the task, its data or its model cannot be used")
         return
-    from fedgsp_node.hello import hello_of
+    from fedgsp_node.connections.hello import hello_of
     from fedgsp_node.server import peer_server
 
     try:

@@ -12,7 +12,7 @@ from fedgsp.tensors.updates import trainable_size
 from fedgsp.tensors.weights import total_bytes
 from fedgsp_node.check.facts import Fact, Facts, Unchecked
 from fedgsp_node.check.finding import Finding, bad, good
-from fedgsp_node.policy import KINDS, MOST_QUOTED, RULES, Beyond, Known, told
+from fedgsp_node.policies.policy import KINDS, MOST_QUOTED, RULES, Beyond, Known, told
 
 #: Kind of work -> an order of it, as far as the rules of a policy look at it.
 _WORK: Mapping[str, Work] = {

@@ -24,7 +24,7 @@ from fedgsp_node.check.task import SLOW, judge_data
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU
 from fedgsp_node.hosted_data import HostedData, hosted_ids
-from fedgsp_node.nested import leaves
+from fedgsp_node.model.nested import leaves
 from fedgsp_node.samples import samples_of
 from fedgsp_node.tasks import check_task
 from fedgsp_node.users_code import raised

@@ -20,7 +20,7 @@ from fedgsp.words import with_name
 if TYPE_CHECKING:
     from fedgsp.task import Task
     from fedgsp_node.finished.record import RunRecord
-    from fedgsp_node.personal_state import PersonalState
+    from fedgsp_node.kept.personal_state import PersonalState
 
 Part = Literal["test", "validation"]
 RunDir = Annotated[Path, typer.Argument(help="the directory of the run, or a copy of it")]
@@ -119,7 +119,7 @@ def evaluate(
     from fedgsp_node import devices
     from fedgsp_node.finished import evaluate as evaluating
     from fedgsp_node.hosted_data import names_of
-    from fedgsp_node.personal_state import PersonalState
+    from fedgsp_node.kept.personal_state import PersonalState
 
     echo = stdout.taken()
     here, used = loaded(), devices.device_of(device)
@@ -173,7 +173,7 @@ def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[R
 
 def _kept_in(folder: Path | None) -> PersonalState | None:
     """What stayed with clients in a folder, which may have been given; raises ConfigError if it does not exist."""
-    from fedgsp_node.personal_state import PersonalState
+    from fedgsp_node.kept.personal_state import PersonalState
 
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--state-dir {folder}: there is no such folder", "give that of the client's node")

@@ -17,8 +17,8 @@ from fedgsp_node.clients import Clients
 from fedgsp_node.finished.record import RunRecord
 from fedgsp_node.finished.tensors import Tell, check_constants, tensors_of
 from fedgsp_node.hosted_data import TEST, VALIDATION
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.training.control import Control
 
 

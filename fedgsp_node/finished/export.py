@@ -10,15 +10,15 @@ from fedgsp.errors import ConfigError, not_written, reason_of
 from fedgsp.files import sync
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp.task import Task
-from fedgsp_node.arrays import same_values
 from fedgsp_node.finished.pretrained import write_folder
 from fedgsp_node.finished.record import ModelFile, RunRecord
 from fedgsp_node.finished.tensors import Arrays, Tell, check_constants, tensors_of
 from fedgsp_node.hosted_data import hosted_ids
-from fedgsp_node.making import model_of
-from fedgsp_node.named_state import saved_of, state_of
-from fedgsp_node.personal_state import PersonalState
-from fedgsp_node.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
+from fedgsp_node.kept.personal_state import PersonalState
+from fedgsp_node.model.arrays import same_values
+from fedgsp_node.model.making import model_of
+from fedgsp_node.model.named_state import saved_of, state_of
+from fedgsp_node.model.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
 from fedgsp_node.users_code import guarded
 
 SUFFIX = ".safetensors"

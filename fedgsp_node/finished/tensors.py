@@ -11,7 +11,7 @@ from fedgsp.messages import Constant, TensorSpec
 from fedgsp.tensors.dtypes import DTYPES
 from fedgsp.tensors.headers import Kind, kinds_of, nbytes
 from fedgsp_node.finished.record import ModelFile, RunRecord
-from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
+from fedgsp_node.kept.personal_state import HEAD, PERSONAL_MODEL, PersonalState, round_of
 from fedgsp_node.receipts import trained_models
 
 Arrays = dict[str, NDArray[Any]]

@@ -27,10 +27,10 @@ from fedgsp.files import fresh, sync, write_all
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
 from fedgsp.run_ids import is_local
 from fedgsp.tensors.weights import Weights
+from fedgsp_node.kept.own_models import check_kept
+from fedgsp_node.kept.personal_state import PUBLISHED, PersonalState
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.steps import Published
-from fedgsp_node.own_models import check_kept
-from fedgsp_node.personal_state import PUBLISHED, PersonalState
 
 #: Fields of the report on a published result. They are kept, for the case that the result is handed out again.
 FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh", "train_accuracy")

@@ -13,7 +13,7 @@ from fedgsp.messages import Failure, FailureCode, OrderKey, OutgoingStep, Train,
 from fedgsp.outgoing import HEAD, OUTGOING, Step
 from fedgsp.seeds import derive, stream
 from fedgsp.tensors.weights import Weights, check_finite, check_same_tensors, without_head
-from fedgsp_node.learned import Learned
+from fedgsp_node.kept.learned import Learned
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.base import Outgoing, Take
 from fedgsp_node.updates import reveal

@@ -11,7 +11,7 @@ from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.devices import CPU
-from fedgsp_node.optimizer_state import States
+from fedgsp_node.kept.optimizer_state import States
 from fedgsp_node.optimizers import Stepping
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control

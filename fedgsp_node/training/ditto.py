@@ -1,6 +1,6 @@
 """Ditto (T. Li and others, ICML 2021; section 6): SGD on the shared model, and a personal model kept near it."""
 
-from fedgsp_node.torch_weights import bound
+from fedgsp_node.model.torch_weights import bound
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import descend
 

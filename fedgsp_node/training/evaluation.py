@@ -12,7 +12,7 @@ from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.task import Task, overrides
 from fedgsp_node.determinism import refusal
 from fedgsp_node.devices import CPU, moved
-from fedgsp_node.nested import mapped
+from fedgsp_node.model.nested import mapped
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
 from fedgsp_node.users_code import judged, numbers, where

@@ -10,9 +10,9 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.trainings import GAMMA, PREVIOUS, FedFusionOptions
-from fedgsp_node.named_state import state_of
-from fedgsp_node.nested import mapped
-from fedgsp_node.torch_weights import swapped
+from fedgsp_node.model.named_state import state_of
+from fedgsp_node.model.nested import mapped
+from fedgsp_node.model.torch_weights import swapped
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
 from fedgsp_node.training.steps import batches, descent

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fedgsp.errors import TaskError
-from fedgsp_node.nested import mapped
-from fedgsp_node.torch_weights import classifier
+from fedgsp_node.model.nested import mapped
+from fedgsp_node.model.torch_weights import classifier
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
 from fedgsp_node.training.steps import batches, descent

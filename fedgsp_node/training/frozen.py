@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import torch
 
+from fedgsp_node.model.torch_weights import placed, swapped
 from fedgsp_node.seeding import random_kept
-from fedgsp_node.torch_weights import placed, swapped
 from fedgsp_node.training.base import LocalWork
 
 

@@ -8,7 +8,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.tensors.memory import room
 from fedgsp_node.devices import CPU
-from fedgsp_node.optimizer_state import States
+from fedgsp_node.kept.optimizer_state import States
 from fedgsp_node.training.base import Batch, LocalWork
 from fedgsp_node.training.factored import large, still_trained
 from fedgsp_node.training.stepping import Steps

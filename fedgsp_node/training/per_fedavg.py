@@ -4,7 +4,7 @@ import torch
 
 from fedgsp.trainings import SMALLEST_BATCH
 from fedgsp_node.devices import moved
-from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.model.nested import leaves, mapped
 from fedgsp_node.training import finetune
 from fedgsp_node.training.base import Algorithm, Batch, LocalWork, Result
 from fedgsp_node.training.steps import batch_of, batches, copy, descent

@@ -1,7 +1,7 @@
 """pFedMe (C. T. Dinh and others, NeurIPS 2020; section 6): the shared model moves towards a personal model."""
 
-from fedgsp_node.arrays import array_of
-from fedgsp_node.named_state import state_of
+from fedgsp_node.model.arrays import array_of
+from fedgsp_node.model.named_state import state_of
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent, move
 

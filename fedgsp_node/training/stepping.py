@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from fedgsp.tensors.weights import Weights
-from fedgsp_node.arrays import tensor_of
 from fedgsp_node.devices import CPU
-from fedgsp_node.named_state import state_of
+from fedgsp_node.model.arrays import tensor_of
+from fedgsp_node.model.named_state import state_of
 from fedgsp_node.training.base import Batch, LocalWork, NoLoss
 
 #: Losses that stay on a GPU before they are summed up. A training that hangs there is noticed that much later.

@@ -23,7 +23,7 @@ from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from benchmarks.chaos.play import Hit, _kept
 from benchmarks.chaos.world import TOP_SERVER
 from fedgsp.security.chained import ChainedFile
-from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from fedgsp_node.kept.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.clock import Clock
 from tests.support.kept_state import keep, opened
 from tests.support.reference import assert_same_bits

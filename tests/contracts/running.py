@@ -23,12 +23,12 @@ from fedgsp.tensors.relayed_state import STEP, name_of, state_tensors
 from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
 from fedgsp_node.clients import Clients
-from fedgsp_node.kept_tensors import arrays_of
+from fedgsp_node.kept.kept_tensors import arrays_of
+from fedgsp_node.kept.relayed_state import RelayedState
+from fedgsp_node.model.torch_weights import tensor_specs, weights_of
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.outgoing.base import Outgoing
-from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.tasks import load_task
-from fedgsp_node.torch_weights import tensor_specs, weights_of
 from fedgsp_node.training.base import Algorithm
 from fedgsp_node.training.control import Control, StoppedError
 from group_manager.aggregation_classes import Aggregation, make

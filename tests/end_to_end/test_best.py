@@ -16,7 +16,7 @@ from fedgsp.messages import Failure, FailureCode
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.clients import Clients
-from fedgsp_node.learned import Learned
+from fedgsp_node.kept.learned import Learned
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import nodes, play, settings

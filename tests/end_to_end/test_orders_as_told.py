@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.messages import Order
-from fedgsp_node.policy import KINDS
+from fedgsp_node.policies.policy import KINDS
 from fedgsp_node.worker import Worker
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here

@@ -18,7 +18,7 @@ from fedgsp.seeds import stream
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
-from fedgsp_node.learned import Learned
+from fedgsp_node.kept.learned import Learned
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
 from group_manager import server as manager_server

@@ -13,7 +13,7 @@ import pytest
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.transfers import pipes
 from fedgsp.transfers.model_calls import upload
-from fedgsp_node import attachment
+from fedgsp_node.connections import attachment
 from fedgsp_node.tasks import load_task
 from tests.support import cluster
 from tests.support.cluster import play

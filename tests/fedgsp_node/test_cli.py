@@ -14,7 +14,7 @@ from fedgsp.identity import node
 from fedgsp.options import parse_clients
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node import cli, server
-from fedgsp_node.credentials import credentials
+from fedgsp_node.connections.credentials import credentials
 from tests.support.certificates import Authority
 from tests.support.processes import program
 

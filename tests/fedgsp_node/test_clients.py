@@ -18,8 +18,8 @@ from fedgsp.messages import MOST_SAMPLES, Evaluated, FailureCode, HostedClient, 
 from fedgsp.seeds import derive
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
+from fedgsp_node.kept.personal_state import HEAD
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import HEAD
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
 from tests.support.kept_state import keep

@@ -19,8 +19,8 @@ from fedgsp.messages import Additions, OptimizerSettings, TrainingSettings
 from fedgsp_node import devices
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU, described, device_of
+from fedgsp_node.model.torch_weights import bound, weights_of
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.torch_weights import bound, weights_of
 from fedgsp_node.training.control import Control
 from tests.support.local_work import convolutions, norm_and_dropout
 from tests.support.trainings import ALGORITHMS
@@ -116,7 +116,7 @@ def test_the_weights_of_another_device_come_back() -> None:
     weights = weights_of(module)
     before = weights.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedgsp_node.torch_weights.placed", _copies)
+        patch.setattr("fedgsp_node.model.torch_weights.placed", _copies)
         with bound(module, weights):
             with torch.no_grad():
                 for parameter in module.parameters():

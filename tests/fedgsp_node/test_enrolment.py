@@ -16,7 +16,7 @@ from fedgsp.security.certificates import renewal_due
 from fedgsp.security.tls import load
 from fedgsp.security.tls_followed import Followed
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp_node.credentials import credentials
+from fedgsp_node.connections.credentials import credentials
 from fedgsp_node.enrolment import command, folder, renewal
 from tests.support.callers import OPEN
 from tests.support.connect_proxy import connect_proxy

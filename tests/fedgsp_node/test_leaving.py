@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from fedgsp.connections.channels import Channels
 from fedgsp.messages import AttachTo
 from fedgsp.security.tickets import Door
-from fedgsp_node.attachment import OrderLog
-from fedgsp_node.managers import Managers, _Served
+from fedgsp_node.connections.attachment import OrderLog
+from fedgsp_node.connections.managers import Managers, _Served
 from fedgsp_node.receipts import Receipts
 from tests.support.clock import Clock
 from tests.support.scripted import let_others_run

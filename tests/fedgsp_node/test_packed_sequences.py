@@ -15,7 +15,7 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import TrainingSettings
 from fedgsp.task import ClientData, Task
 from fedgsp_node.clients import Clients
-from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.model.nested import leaves, mapped
 from fedgsp_node.training.control import Control
 from tests.support.items import Items
 

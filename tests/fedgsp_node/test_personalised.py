@@ -17,9 +17,9 @@ from fedgsp.seeds import stream
 from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
 from fedgsp_node.clients import Clients
+from fedgsp_node.kept.personal_state import HEAD, PERSONAL_MODEL
+from fedgsp_node.model.torch_weights import bind
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL
-from fedgsp_node.torch_weights import bind
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
 from tests.support.kept_state import keep

@@ -13,7 +13,7 @@ from fedgsp.messages import AttachTo
 from fedgsp.settings.managers import ManagerSettings
 from group_manager import server as manager_server
 from group_manager.server import serving
-from tests.fedgsp_node.test_coming_back import LOST_AFTER_S, Watched, node
+from tests.fedgsp_node.connections.test_coming_back import LOST_AFTER_S, Watched, node
 from tests.support.callers import ISSUER, attach_ticket
 
 

@@ -16,8 +16,8 @@ from fedgsp.scoring import ONE_OUTPUT
 from fedgsp.settings.run import NodeSettings
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
+from fedgsp_node.connections.hello import hello_of
 from fedgsp_node.declared import Declared
-from fedgsp_node.hello import hello_of
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs

@@ -14,7 +14,7 @@ from torch import nn
 from fedgsp import ClientData, Split, Task
 from fedgsp_node.devices import CPU
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.making import model_of
+from fedgsp_node.model.making import model_of
 from fedgsp_node.rehearsal import rehearse
 from fedgsp_node.seeding import random_kept, seed_generators, seeded_for_data, seeded_for_task
 from tests.support.local_work import mlp

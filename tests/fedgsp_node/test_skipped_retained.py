@@ -12,7 +12,7 @@ import pytest
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Order, OrderKey, Recall, Release, Reveal, Start, Train
-from fedgsp_node.own_models import OwnModels
+from fedgsp_node.kept.own_models import OwnModels
 from tests.support.working import HERE, OWN, ROUND, SETTINGS, no_receipt, node, why_not
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import OptimizerSettings, OutgoingStep, Start, Train, TrainingSettings
-from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL
+from fedgsp_node.kept.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL
 from tests.support.trainings import KEEPING
 from tests.support.working import HERE, Node, node
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedgsp.messages import Failure, FailureCode, OrderKey, Trained
 from fedgsp.seldom import INTERVAL_S, MOST_CHARACTERS
-from fedgsp_node.attachment import OrderLog
+from fedgsp_node.connections.attachment import OrderLog
 
 TRAINED = Trained(None, samples=366, loss=0.958, seconds=0.24)
 

@@ -30,8 +30,8 @@ from fedgsp.messages import (
 from fedgsp.optimizers import KEPT
 from fedgsp.security.chained_parts import ChainedParts
 from fedgsp_node import trainer
-from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.kept.own_models import OwnModels
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log, trained_models
 from tests.support.fuzzing import soon
 from tests.support.kept_state import opened

@@ -34,7 +34,7 @@ from fedgsp.tensors.encoding import rounded
 from fedgsp.tensors.updates import update_of
 from fedgsp.tensors.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
-from fedgsp_node.personal_state import HEAD, OPTIMIZER
+from fedgsp_node.kept.personal_state import HEAD, OPTIMIZER
 from fedgsp_node.trainer import Trainer
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal

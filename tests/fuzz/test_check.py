@@ -28,8 +28,8 @@ from fedgsp.v1 import check_pb2
 from fedgsp_node.check import client
 from fedgsp_node.check.facts import Certificate, Facts
 from fedgsp_node.check.table import lines
-from fedgsp_node.dialling import Dialling
-from fedgsp_node.policy_file import policy_of
+from fedgsp_node.connections.dialling import Dialling
+from fedgsp_node.policies.policy_file import policy_of
 from tests.support.fuzzing import ENDINGS, SOON_S, fuzzed, heard, path, said, say, soon, speaking, unharmed
 from tests.support.hellos import hello, membership
 from tests.support.serving import serving

@@ -55,10 +55,10 @@ from fedgsp.security.tls_probe import NoServerError
 from fedgsp.settings.run import NodeSettings
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
-from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
+from fedgsp_node.connections.attachment import Attachment
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.server import _Node
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker

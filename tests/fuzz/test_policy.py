@@ -23,8 +23,8 @@ from fedgsp.outgoing import OUTGOING
 from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.fields import described
 from fedgsp.trainings import TRAININGS
-from fedgsp_node.policy import refusal
-from tests.fedgsp_node.test_policy import START, known, order, policy
+from fedgsp_node.policies.policy import refusal
+from tests.fedgsp_node.policies.test_policy import START, known, order, policy
 from tests.support.fuzzing import fuzzed
 
 FLOATS = st.floats() | st.sampled_from([0.0, 1e-300, 0.1, 0.5, 1.0, 2.0, 1e300])

@@ -14,8 +14,8 @@ from fedgsp.messages import Additions, OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import AUTO, KEPT, OPTIMIZERS
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU, described, device_of
+from fedgsp_node.kept.personal_state import OPTIMIZER
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import OPTIMIZER
 from fedgsp_node.training.control import Control
 from fedgsp_node.training.stepping import MOST_LOSSES
 from tests.support.gpu import DRAWING, GPU, MODELS, NEEDS_GPU, OfKind, distance, hosted, values

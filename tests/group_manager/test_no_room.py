@@ -38,7 +38,7 @@ from fedgsp.tensors.memory import room
 from fedgsp.tensors.weights import Weights
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp_node import attachment
+from fedgsp_node.connections import attachment
 from fedgsp_node.outgoing import steps
 from group_manager import models
 from group_manager.group import Group

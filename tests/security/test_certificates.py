@@ -23,7 +23,7 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp.transfers.model_calls import fetch, upload
 from fedgsp.transfers.model_service import ModelServicer
 from fedgsp.transfers.model_store import ModelStore
-from fedgsp_node.credentials import credentials
+from fedgsp_node.connections.credentials import credentials
 from tests.support.callers import ISSUER
 from tests.support.certificates import Authority, unchecked
 from tests.support.cluster import nodes, settings

@@ -18,7 +18,7 @@ from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.settings.checks import check
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import RunConfig
-from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.tasks.reading import reading
 from top_server.cli import app
 from top_server.pictures.distances import read_distances

@@ -17,7 +17,7 @@ from fedgsp.errors import ConfigError, DataError, UserError
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp_node.cli import app
 from fedgsp_node.finished import record
-from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run
 from tests.support.run_directories import RUN, trained, write

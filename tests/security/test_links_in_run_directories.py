@@ -14,7 +14,7 @@ from fedgsp.errors import UserError
 from fedgsp.files import appending, put
 from fedgsp.security.chained import ChainedFile
 from fedgsp.settings.run import RunConfig
-from fedgsp_node.personal_state import HEAD, PersonalState
+from fedgsp_node.kept.personal_state import HEAD, PersonalState
 from tests.support.sources import files_with
 from tests.top_server.report.test_report import FINISHED, STARTED, recorded, two_rounds
 from top_server.cli import app

@@ -48,8 +48,9 @@ from fedgsp.messages import (
 )
 from fedgsp.settings.run import NodeSettings
 from fedgsp.v1 import membership_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp_node import attachment, server
-from fedgsp_node.attachment import Attachment
+from fedgsp_node import server
+from fedgsp_node.connections import attachment
+from fedgsp_node.connections.attachment import Attachment
 from group_manager.members import Members
 from group_manager.server import OrderServicer
 from tests.support.callers import ISSUER
@@ -162,7 +163,7 @@ async def test_orders_beyond_the_default_policy_are_refused_by_name_and_the_node
         await a.refused(training(batch_size=1), "least_batch_size")
         await a.refused(training(learning_rate=1e6), "most_learning_rate")
         await a.is_useful()
-    logged = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.guard"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.policies.guard"]
     assert len(logged) == 2  # the others came within seconds
     assert "refused 7 of " in logged[1]  # at the end of the node
     assert "most_epochs of the policy of this node is 1000" in logged[0]

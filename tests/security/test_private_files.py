@@ -17,7 +17,7 @@ from fedgsp.owners import check_directory, check_tree
 from fedgsp.security.tls import load
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
-from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.kept.personal_state import PersonalState
 from tests.support.certificates import Authority
 from tests.support.processes import top_server
 from top_server.record.directory import prepare

@@ -16,9 +16,9 @@ from fedgsp.messages import OptimizerSettings, Order, OrderKey, Source, SourceKi
 from fedgsp.settings.policy import Policy
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
-from fedgsp_node.policy import refusal
+from fedgsp_node.policies.policy import refusal
 from fedgsp_node.training.control import Control
-from tests.fedgsp_node.test_policy import known
+from tests.fedgsp_node.policies.test_policy import known
 
 SAMPLES, PIXELS = 101, 16
 RNG = np.random.default_rng(7)

@@ -34,7 +34,7 @@ from fedgsp.messages import (
     TrainingSettings,
     Work,
 )
-from fedgsp_node.attachment import Attachment
+from fedgsp_node.connections.attachment import Attachment
 from fedgsp_node.receipts import Receipts, receipt_log
 
 KEY = OrderKey(1, "train", 0, 0, 0, "run", 5)

@@ -18,7 +18,7 @@ from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.security.signing import uris_in
 from fedgsp.security.tls import Tls, in_folder, load
 from fedgsp.settings.run import NodeSettings, RunConfig
-from fedgsp_node.credentials import credentials
+from fedgsp_node.connections.credentials import credentials
 from tests.support.callers import OPEN
 from tests.support.cluster import play, settings
 from tests.support.hellos import hello, membership

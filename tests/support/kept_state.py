@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from fedgsp_node.personal_state import Arrays, PersonalState
+from fedgsp_node.kept.personal_state import Arrays, PersonalState
 
 
 def opened(directory: Path | None, run_id: str = "run") -> PersonalState:

@@ -13,9 +13,9 @@ from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS
+from fedgsp_node.model.torch_weights import bind, weights_of
 from fedgsp_node.rehearsal import features_of
 from fedgsp_node.samples import Samples
-from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import Batch, LocalWork
 from fedgsp_node.training.control import Control
 from fedgsp_node.training.steps import batch_of

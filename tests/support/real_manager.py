@@ -45,8 +45,8 @@ from fedgsp.tensors.spill import Room
 from fedgsp.transfers.model_service import ModelServicer
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
-from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
+from fedgsp_node.connections.attachment import Attachment
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker

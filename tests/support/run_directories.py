@@ -12,8 +12,8 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp.tensors.weights import Weights
-from fedgsp_node.making import model_of
-from fedgsp_node.torch_weights import constants, digest, weights_of
+from fedgsp_node.model.making import model_of
+from fedgsp_node.model.torch_weights import constants, digest, weights_of
 from top_server.record import model_files
 
 RUN = "abcd1234"

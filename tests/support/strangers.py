@@ -40,7 +40,7 @@ from fedgsp.security.tls import Tls
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.v1 import check_pb2, enrolment_pb2, grouping_pb2, membership_pb2, model_pb2
 from fedgsp_node.clients import Clients
-from fedgsp_node.learned import Learned
+from fedgsp_node.kept.learned import Learned
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import play
 from tests.support.hellos import hello

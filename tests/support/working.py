@@ -29,8 +29,8 @@ from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.kept.personal_state import PersonalState
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from tests.support.blobs_task import Blobs

@@ -16,7 +16,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.messages import Constant, TensorSpec
 from fedgsp.settings.run import RunConfig
 from fedgsp.tensors.weights import Weights
-from fedgsp_node.torch_weights import digest, dtype_name
+from fedgsp_node.model.torch_weights import digest, dtype_name
 from top_server import initial_file
 from top_server.choosing import choose
 from top_server.initial_file import Expected

@@ -18,7 +18,7 @@ from fedgsp.messages import PROTOCOL, Failure, Hello
 from fedgsp.report import Line, State
 from fedgsp_node.check import client, command
 from fedgsp_node.clients import Clients
-from fedgsp_node.hello import hello_of
+from fedgsp_node.connections.hello import hello_of
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.digits import Digits
 from tests.support.callers import ANYBODY

@@ -17,8 +17,8 @@ from fedgsp.errors import ConfigError, DataError, TaskError, UserError
 from fedgsp.seeds import derive
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.cli import app
-from fedgsp_node.making import model_of
-from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.kept.personal_state import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.model.making import model_of
 from fedgsp_node.tasks.digits import Digits
 from tests.support.frozen_task import Frozen, Named, Tied
 from tests.support.kept_state import keep, opened

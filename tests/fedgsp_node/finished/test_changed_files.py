@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp_node.cli import app
-from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
+from fedgsp_node.kept.personal_state import PERSONAL_MODEL, PersonalState
 from fedgsp_node.tasks.digits import Digits
 from tests.support.kept_state import keep
 from tests.support.power import Disk

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedgsp_node.cli import app
-from fedgsp_node.personal_state import PERSONAL_MODEL
+from fedgsp_node.kept.personal_state import PERSONAL_MODEL
 from fedgsp_node.tasks.digits import Digits
 from tests.support.kept_state import keep, opened
 from tests.support.run_directories import RUN, trained, write

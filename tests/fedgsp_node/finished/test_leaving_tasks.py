@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fedgsp
 from fedgsp import ClientData
 from fedgsp_node.cli import app
-from fedgsp_node.personal_state import HEAD
+from fedgsp_node.kept.personal_state import HEAD
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run
 from fedgsp_runs.playing import _made

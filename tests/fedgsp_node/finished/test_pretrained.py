@@ -13,7 +13,7 @@ from fedgsp import ClientData, Task
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.seeds import derive
 from fedgsp.tensors.weights import Weights
-from fedgsp_node.making import model_of
+from fedgsp_node.model.making import model_of
 from tests.fedgsp_node.finished.test_after_the_run import told
 from tests.support.run_directories import trained, write
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Attached, Order, OrderKey, OutgoingStep, Start, Train, Trained
-from fedgsp_node.personal_state import HEAD, Arrays, PersonalState
+from fedgsp_node.kept.personal_state import HEAD, Arrays, PersonalState
 from fedgsp_node.receipts import Receipts, receipt_log
 from tests.support.outgoing_steps import DRAWS
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node

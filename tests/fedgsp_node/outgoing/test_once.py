@@ -26,8 +26,8 @@ from fedgsp.messages import (
 )
 from fedgsp.optimizers import KEPT
 from fedgsp.tensors.weights import Weights
+from fedgsp_node.kept.personal_state import OPTIMIZER, PUBLISHED
 from fedgsp_node.outgoing.once import FIGURES
-from fedgsp_node.personal_state import OPTIMIZER, PUBLISHED
 from tests.support.outgoing_steps import DRAWS, differences
 from tests.support.power import Disk
 from tests.support.working import HERE, ROUND, SETTINGS, Node, no_receipt, node, why_not

@@ -15,8 +15,8 @@ from fedgsp.seeds import derive, stream
 from fedgsp.tensors.encoding import rounded
 from fedgsp.tensors.weights import Weights
 from fedgsp_node.clients import Clients
+from fedgsp_node.kept.personal_state import HEAD as KEPT_HEAD
 from fedgsp_node.outgoing.base import Outgoing
-from fedgsp_node.personal_state import HEAD as KEPT_HEAD
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support import outgoing_steps

@@ -14,7 +14,7 @@ from torch import nn
 from fedgsp.settings.fields import values_of
 from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import FedProxOptions
-from fedgsp_node.torch_weights import weights_of
+from fedgsp_node.model.torch_weights import weights_of
 from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError

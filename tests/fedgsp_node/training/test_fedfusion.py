@@ -14,8 +14,8 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings, TensorSpec
 from fedgsp.tensors.weights import Weights
 from fedgsp.trainings import TRAININGS, FedFusionOptions, added
+from fedgsp_node.model.torch_weights import placed, swapped, weights_of
 from fedgsp_node.optimizers import stepping
-from fedgsp_node.torch_weights import placed, swapped, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.fedfusion import Fusion, convolved, extend, weighted
 from tests.support.local_work import (

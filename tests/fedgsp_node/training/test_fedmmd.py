@@ -16,8 +16,8 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import OptimizerSettings
 from fedgsp.settings.fields import values_of
 from fedgsp.trainings import TRAININGS
+from fedgsp_node.model.torch_weights import classifier
 from fedgsp_node.optimizers import stepping
-from fedgsp_node.torch_weights import classifier
 from fedgsp_node.training.fedmmd import FLOOR, VARIANCES, discrepancy
 from fedgsp_node.training.frozen import Frozen
 from fedgsp_node.training.steps import descent

@@ -21,8 +21,8 @@ from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.optimizers import OPTIMIZERS
 from fedgsp.schedules import plan
 from fedgsp.tensors.weights import Weights
+from fedgsp_node.model.torch_weights import weights_of
 from fedgsp_node.optimizers import stepping
-from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError

@@ -29,7 +29,8 @@ from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp.transfers import chunks, model_calls
 from fedgsp.transfers.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp_node import attachment, trainer
+from fedgsp_node import trainer
+from fedgsp_node.connections import attachment
 from group_manager.group import Group
 from group_manager.programs import together
 from tests.support.blobs_task import Blobs

@@ -1,0 +1,1 @@
+"""What stays with a client between two trainings, and what a training leaves."""

@@ -1,0 +1,1 @@
+"""What the policy of a node lets in, and how much of it orders have used."""
