@@ -10,6 +10,9 @@ from pathlib import Path
 from fedgsp.errors import ConfigError
 
 ROOT = 0
+#: An environment variable. With the value 1, no other user reaches the folders of this process, as in a container:
+#: folders that others could change by their mode are then not refused.
+SOLE_USER = "FEDGSP_SOLE_USER"
 
 
 def check_secret(flag: str, path: Path, status: os.stat_result) -> None:
@@ -51,11 +54,15 @@ def check_tree(flag: str, path: Path) -> None:
     """Raises ConfigError unless only this user, and root, could have made or changed what is in a directory.
 
     That also holds for the folders above it, in which somebody could put another directory in its place, and for
-    what symbolic links in it lead to. A directory that does not exist passes.
+    what symbolic links in it lead to. A directory that does not exist passes, if nobody else can change the folders
+    above it: a program that made it there would refuse it at its next start.
     """
     try:
         if os.path.exists(path):
             _check_tree(flag, path)
+        else:
+            with contextlib.suppress(FileNotFoundError):  # this program will make the folders that are missing
+                _check_way(flag, path)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a directory of your own") from None
 
@@ -115,6 +122,8 @@ def _check_owner(flag: str, path: Path, status: os.stat_result, roots_too: bool 
 
 def _check_unchanged(flag: str, path: Path, status: os.stat_result, shared: bool = True) -> None:
     """`shared`: it may be a folder for temporary files, where others can add files and replace none of this user."""
+    if os.environ.get(SOLE_USER) == "1":
+        return
     others = status.st_mode & stat.S_IWOTH
     group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
     if (others or group) and not (shared and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):

@@ -135,7 +135,7 @@ async def run(settings: NodeSettings) -> None:
             _certificate_renewed(settings, name, proxy),
             beside(spare_pages.keep(), "spare pages"),
         ):
-            dialling = Dialling(policy, settings.top_server)
+            dialling = Dialling(policy, settings.top_server, proxied=proxy is not None)
             if settings.peer_listen and not policy.hosts and not is_near(host):
                 logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
             guard = Guard(clients.hosted, store, policy, dialling, drop_last=clients.task.drop_last)

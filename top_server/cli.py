@@ -32,7 +32,15 @@ from top_server.grouping.round_size import GROWTHS
 from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.placing import PLACES, certificates
 from top_server.placing.slurm.command import slurm
-from top_server.record.directory import RunDirectory, check_links, close_to_others, is_worth_keeping, prepare, remove
+from top_server.record.directory import (
+    RunDirectory,
+    check_links,
+    close_to_others,
+    is_worth_keeping,
+    prepare,
+    remove,
+    tell_if_open,
+)
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
 from top_server.tracking import commands as commands_of_trackers
@@ -135,6 +143,7 @@ def _run(settings: RunConfig, json: bool) -> int:
     _check_place(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
+    tell_if_open(directory)
     settings = dataclasses.replace(settings, run_dir=directory.path)
     return _play(settings, directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 

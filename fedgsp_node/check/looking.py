@@ -53,7 +53,7 @@ async def look(settings: CheckSettings) -> Facts:
     async with Channels(usable, settings.lost_after, settings.insecure, proxy) as channels:
         needs_key = settings.tls_files is None and not settings.insecure
         top = client.TopServer(settings.top_server, channels, name, needs_key)
-        dialling = Dialling(policy, settings.top_server)
+        dialling = Dialling(policy, settings.top_server, proxied=proxy is not None)
         late = PeerError("the network is too slow for a check", "try again, or use a faster connection")
         await client.within(NETWORK_S, client.look(facts, top, dialling, channels, tls, proxy), late)
         from fedgsp_node.check import local  # imports torch, which would keep answers of the network waiting

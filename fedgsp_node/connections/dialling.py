@@ -14,6 +14,8 @@ from fedgsp.settings.policy import ANY_HOST, Policy
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: Longest wait for the addresses of the top server, in seconds.
 LOOK_UP_S = 10.0
+#: The same behind a proxy, which looks up names itself: the name server of this site may not answer for that name.
+LOOK_UP_BESIDE_PROXY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,17 @@ def why_not(address: str, policy: Policy, top: TopServer) -> str:
 class Dialling:
     """What a node may dial. The addresses of the top server are looked up before each connection to it."""
 
-    def __init__(self, policy: Policy, top_server: str) -> None:
+    def __init__(self, policy: Policy, top_server: str, proxied: bool = False) -> None:
+        """`proxied`: all connections go through a proxy."""
         self._policy = policy
+        self._patience_s = LOOK_UP_BESIDE_PROXY_S if proxied else LOOK_UP_S
         self._top = TopServer(*split_address(top_server))
 
     async def look_up(self) -> None:
         """Looks up the addresses of the top server's host; keeps the last ones if that fails."""
         loop, top = asyncio.get_running_loop(), self._top
         try:
-            async with asyncio.timeout(LOOK_UP_S):
+            async with asyncio.timeout(self._patience_s):
                 found = await loop.getaddrinfo(top.host.strip("[]"), top.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):  # TimeoutError is an OSError
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 import shlex
@@ -9,6 +10,7 @@ import sys
 from base64 import b64decode
 from contextlib import AsyncExitStack
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 CONFIG: dict[str, Any] = {
     "scheme": "fedgsp",
-    "rounds": 2,
+    "rounds": 6,
     "task_option": {"clients": "4"},
     "sampling_rate": 1.0,
     "beta": 2,
@@ -58,6 +60,7 @@ class Cell:
         for mount in [*self.pod["containers"][0]["volumeMounts"], *self.pod["initContainers"][0]["volumeMounts"]]:
             here = folder / mount["name"]
             here.mkdir(exist_ok=True, parents=True)
+            here.chmod(0o2777)  # as an emptyDir with fsGroup; a claimed volume has 2775
             if mount["mountPath"] != "/dev/shm":
                 self.changes[mount["mountPath"]] = str(here)
         for volume, files in contents.items():
@@ -76,14 +79,15 @@ class Cell:
 
 
 async def begun(stack: AsyncExitStack, cell: Cell, index: int) -> Process:
-    env = {**os.environ, "INDEX": str(index), "PYTHONPATH": os.pathsep.join(sys.path)}
     (first,), (main,) = cell.pod["initContainers"], cell.pod["containers"]
+    said = {one["name"]: cell.here(one["value"]) for one in main["env"] if "value" in one}
+    env = {**os.environ, "INDEX": str(index), "PYTHONPATH": os.pathsep.join(sys.path), **said}
     copying = await stack.enter_async_context(running(cell.command(first), cell.folder / "first.log", env))
     assert await copying.ended(20) == 0, copying.errors
     return await stack.enter_async_context(running(cell.command(main), cell.folder / "main.log", env))
 
 
-async def test_the_commands_of_the_manifests_play_a_run(tmp_path: Path) -> None:
+async def test_the_commands_of_the_manifests_play_a_run_whose_pods_are_killed(tmp_path: Path) -> None:
     text = render(RunConfig(**CONFIG), CLUSTER, dt.timedelta(hours=1))
     found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
     with free_ports(9) as held:
@@ -94,12 +98,22 @@ async def test_the_commands_of_the_manifests_play_a_run(tmp_path: Path) -> None:
         "7100-7499": f"{managers[0]}-{managers[-1]}",
     }
     async with AsyncExitStack() as stack:
-        top = await begun(stack, Cell(tmp_path / "top", found, "fedgsp-top", changes), 0)
-        pods = [
-            await begun(stack, Cell(tmp_path / f"node-{index}", found, "fedgsp-node", changes), index)
-            for index in range(2)
-        ]
+
+        async def pod(name: str, job: str, index: int) -> Process:
+            return await begun(stack, Cell(tmp_path / name, found, job, changes), index)
+
+        # The first container of each kind is killed, and the next one finds the volumes as that one left them.
+        top, node = await pod("top", "fedgsp-top", 0), await pod("node-0", "fedgsp-node", 0)
+        pods = [await pod("node-1", "fedgsp-node", 1)]
+        while not (tmp_path / "top" / "run" / "run" / "state" / "round-0001").is_dir():
+            assert top.exit_code is None, top.errors
+            await asyncio.sleep(0.01)
+        for killed in (top, node):
+            killed.send(SIGKILL)
+            await killed.ended(20)
+        top = await pod("top", "fedgsp-top", 0)
+        pods.append(await pod("node-0", "fedgsp-node", 0))
         assert [await one.ended(120) for one in (top, *pods)] == [0, 0, 0], [one.errors for one in (top, *pods)]
     played = load(tmp_path / "top" / "run" / "run" / "models" / "final.safetensors")[0]
     alone = await play(settings(tmp_path / "alone", **CONFIG), nodes([0, 1], [2, 3], clients="4"))
-    assert_same_bits(played, alone.model(2))
+    assert_same_bits(played, alone.model(6))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.identity import Identity, Role, node
+from fedgsp.identity import TOP_SERVER, Identity, Role, node
 from fedgsp.security.tls import Tls, load
 from fedgsp.settings.run import RunConfig
 from tests.support.certificates import Authority, unchecked
@@ -177,6 +177,15 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) 
         before = await shown(port)
         authority.issue("top")
         assert await shown(port) != before
+
+
+async def test_an_operator_may_read_after_the_first_certificate_has_ended(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = dataclasses.replace(unchecked(authority.issue("top", days=-1)), identity=TOP_SERVER)
+    alice = unchecked(authority.issue("alice", identity=OPERATOR))
+    async with opened(tls) as port:
+        authority.issue("top")
+        assert status(await said(port, asked(), alice)) == "200 OK"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9100", "top.example.org:9100", "*:9100"])

@@ -13,14 +13,14 @@ import pytest
 
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError
-from fedgsp.owners import check_directory, check_tree
+from fedgsp.owners import SOLE_USER, check_directory, check_tree
 from fedgsp.security.tls import load
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.kept.personal_state import PersonalState
 from tests.support.certificates import Authority
 from tests.support.processes import top_server
-from top_server.record.directory import prepare
+from top_server.record.directory import prepare, tell_if_open
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = 4242
@@ -192,6 +192,40 @@ def test_nothing_in_a_resumed_directory_may_be_of_another_user(given: Path, name
     os.chown(given / name, STRANGER, STRANGER)
     with pytest.raises(ConfigError, match=f"{name} belongs to user {STRANGER}"):
         check_tree("--resume", given)
+
+
+def test_a_directory_that_is_not_there_yet_is_refused_if_others_could_change_it(tmp_path: Path) -> None:
+    """Otherwise a program would make it there, and refuse it at its next start."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for path in (folder / "state", folder / "below" / "state"):
+        check_tree("--state-dir", path)
+        folder.chmod(0o2777)
+        with pytest.raises(ConfigError, match=r"--state-dir .*project can be changed by every user"):
+            check_tree("--state-dir", path)
+        folder.chmod(0o755)
+
+
+def test_a_start_warns_of_a_directory_that_could_not_be_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell_if_open(prepare(RunConfig(run_dir=tmp_path / "first")))
+    assert caplog.records == []
+    tmp_path.chmod(0o2777)
+    tell_if_open(prepare(RunConfig(run_dir=tmp_path / "second")))
+    (warned,) = caplog.records
+    assert f"--run-dir {tmp_path} can be changed by every user" in warned.getMessage()
+    assert warned.getMessage().endswith("this run cannot be resumed")
+
+
+def test_in_a_container_of_one_user_the_modes_of_volumes_do_not_matter(
+    given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given.parent.chmod(0o2777)
+    with pytest.raises(ConfigError, match="can be changed by every user"):
+        check_tree("--resume", given)
+    monkeypatch.setenv(SOLE_USER, "1")
+    check_tree("--resume", given)
 
 
 @as_root

@@ -17,7 +17,7 @@ from fedgsp.options import clients_text
 from fedgsp.security.certificates import new_key, now, pem_of, pem_of_key
 from fedgsp.settings.files import dump
 from fedgsp.settings.policy import NO_POLICY
-from fedgsp.settings.run import NodeSettings, RunConfig
+from fedgsp.settings.run import GROUPING_SERVICE, NodeSettings, RunConfig
 from top_server.federation.authority import Authority, new_authority
 from top_server.kubernetes.cluster import Cluster
 from top_server.placing.workers import name_of, shares
@@ -35,7 +35,8 @@ _OURS = (
     *("listen", "manager_ports", "run_dir", "place", "workers", "local_nodes", "clients", "federation", "host"),
     *("tls_ca", "tls_cert", "tls_key", "insecure"),
 )
-
+#: Doors for people, whom the network policies of the manifests keep out.
+_DOORS = ("metrics", "web")
 
 #: Ends of a top server that another try does not mend.
 _FINAL = (ConfigError, TaskError, DataError, RunError)
@@ -50,6 +51,12 @@ def render(config: RunConfig, cluster: Cluster, life: dt.timedelta) -> str:
     for name in _OURS:
         if getattr(config, name) != getattr(defaults, name):
             raise ConfigError(f"{name} in --config is for processes that you start yourself", "leave it out")
+    closed = [name for name in _DOORS if getattr(config, name) != getattr(defaults, name)]
+    if (config.grouping or "").startswith(GROUPING_SERVICE):
+        closed.append("grouping")
+    if closed:
+        what = f"{closed[0]} in --config needs connections that the network policies of the manifests refuse"
+        raise ConfigError(what, "leave it out")
     environment = Environment(
         loader=PackageLoader("top_server.kubernetes", ""), undefined=StrictUndefined, trim_blocks=True
     )

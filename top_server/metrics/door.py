@@ -19,6 +19,7 @@ from fedgsp.connections.addresses import is_near, split_address
 from fedgsp.errors import ConfigError, reason_of
 from fedgsp.limits.descriptors import for_connections
 from fedgsp.security.tls import Tls, uris_of
+from fedgsp.security.tls_followed import Followed
 from fedgsp.seldom import SeldomLog
 from fedgsp.visible import visible
 from top_server.metrics.state import State, unhealthy
@@ -115,7 +116,7 @@ async def opened(
     if is_near(host):
         door = _Door(pages, is_near_host, None, patience_s)
     elif tls is not None:
-        door = _Door(pages, functools.partial(_is_covered, tls), Watchers(federation), patience_s)
+        door = _Door(pages, functools.partial(_is_covered, Followed(tls)), Watchers(federation), patience_s)
         secure = {"ssl": OperatorTls(tls).context, "ssl_handshake_timeout": patience_s}
     else:
         raise ConfigError(f"--metrics {listen} is not on this machine's loopback, and there is no TLS", "give TLS too")
@@ -139,9 +140,9 @@ def is_near_host(host: str) -> bool:
         return False
 
 
-def _is_covered(tls: Tls, host: str) -> bool:
+def _is_covered(followed: Followed, host: str) -> bool:
     try:
-        tls.check_covers(split_address(host if _has_port(host) else f"{host}:443")[0], "")
+        followed.now().check_covers(split_address(host if _has_port(host) else f"{host}:443")[0], "")
     except ConfigError:
         return False
     return True

@@ -149,6 +149,18 @@ async def test_a_name_cannot_stand_for_this_machine(monkeypatch: pytest.MonkeyPa
         assert found.why_not(address)
 
 
+async def test_behind_a_proxy_a_silent_name_server_holds_up_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent)
+    monkeypatch.setattr(dialling, "LOOK_UP_BESIDE_PROXY_S", 0.0)
+    found = Dialling(Policy(), "top.example.org:7000", proxied=True)
+    async with asyncio.timeout(dialling.LOOK_UP_S / 2):
+        await found.look_up()
+    assert found.why_not("top.example.org:7101") == ""
+
+
 async def test_a_name_that_nobody_knows_is_looked_up_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialling, "LOOK_UP_S", 0.0)
     found = Dialling(Policy(), "top.invalid:7000")

@@ -150,6 +150,14 @@ def test_settings_that_the_manifests_make_are_refused_by_name(changes: dict[str,
         render(RunConfig(**changes), CLUSTER, dt.timedelta(days=1))
 
 
+@pytest.mark.parametrize(
+    "changes", [{"metrics": "0.0.0.0:9100"}, {"web": "127.0.0.1:8080"}, {"grouping": "grpc://grouping:7000"}]
+)
+def test_settings_that_the_network_policies_make_impossible_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changes))} in --config needs connections that"):
+        render(RunConfig(**changes), CLUSTER, dt.timedelta(days=1))
+
+
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | None:
     monkeypatch.setattr(sys, "argv", ["top-server", "kubernetes", *arguments])
     return run_command(app, "top-server")

@@ -84,6 +84,7 @@ def not_begun(path: Path) -> RunDirectory:
     """What a start leaves whose nodes joined and were never given work."""
     directory = prepare(RunConfig(run_dir=path))
     begun(directory, "listening", "waiting_for_nodes", "node_joined", "node_refused", "node_left")
+    begun(directory, "nodes_refused", "node_revoked")
     (directory.state / "node-0").mkdir(parents=True)
     directory.logs.mkdir()
     (directory.logs / "node-0.log").write_text("one\ntwo\nthree\nfour\nfive\n")
