@@ -66,13 +66,17 @@ class Groups:
     def image(self) -> NDArray[np.float64]:
         """The number of each client's group in each round, shape (clients, rounds); NaN for a client without a group.
 
-        The number of a group is its smallest client if groups last, else its position in the round.
+        The number of a group is its position in the round. If groups last, it is the place of its smallest client
+        among the smallest clients of all groups, in the order in which these came: few groups get small numbers, which
+        differ also where a picture has few colours.
         """
         place = {client: row for row, client in enumerate(self.clients)}
+        came = dict.fromkeys(min(group) for _, groups in sorted(self.teams.items()) for group in groups)
+        numbers = {first: number for number, first in enumerate(came)}
         image = np.full((len(self.clients), len(self.rounds)), np.nan)
         for column, played in enumerate(self.rounds):
             for position, group in enumerate(self.teams.get(played, ())):
-                number = min(group) if self.lasting else position
+                number = numbers[min(group)] if self.lasting else position
                 image[[place[client] for client in group if client in place], column] = number
         return image
 

@@ -59,6 +59,15 @@ def test_a_group_has_the_number_of_its_smallest_member() -> None:
     np.testing.assert_array_equal(found.image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
 
 
+def test_groups_that_last_are_numbered_in_the_order_in_which_they_came_and_keep_their_numbers() -> None:
+    """Numbers of members would not do: modulo the colours of a picture, 0, 12 and 60 can be one."""
+    teams = {1: [[60, 61], [0, 12]], 2: [[24], [12, 60], [0]], 3: [[0], [60]]}
+    found = fitting(teams, range(2, 4), lasting=True, room=MANY)
+    assert found is not None
+    assert found.clients == [0, 12, 24, 60]
+    np.testing.assert_array_equal(found.image, [[1, 1], [3, np.nan], [2, np.nan], [3, 0]])
+
+
 @pytest.mark.parametrize("rows", [ROWS, [{"round": 1, "accuracy": 0.1, "loss": 2.0}]], ids=["groups", "one model"])
 def test_a_run_is_drawn_into_one_picture(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     draw(run_directory(tmp_path, rows), tmp_path / "run.png")
