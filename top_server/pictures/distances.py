@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fedgsp.errors import DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.visible import visible
-from fedgsp.words import with_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 MOST_CLIENTS, MOST_BYTES = 1_500, 1 << 27
 #: Letters of a text in a picture: long ones take megabytes to draw.
 _MOST_TEXT = 200
+#: Letters of the name of a client: with longer names beside them, pictures would be strips.
+_MOST_NAME = 16
 #: Names of clients that are readable along one side of a picture.
 _MOST_NAMES = 30
 _FEW_NAMES = 12
@@ -42,10 +43,15 @@ class UndrawnError(DataError):
         super().__init__(f"the distances in {path} are not drawn: it has {limits}", "read it with your own program")
 
 
-def literal(text: str) -> str:
+def literal(text: str, most: int = _MOST_TEXT) -> str:
     """The begin of a text of others as matplotlib draws it letter by letter: a dollar sign would begin a formula."""
-    short = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
-    return visible(short).replace("$", r"\$")
+    shown = visible(text[: most + 1])
+    return (shown if len(shown) <= most else f"{shown[:most]}...").replace("$", r"\$")
+
+
+def label(client: int, called: Mapping[int, str]) -> str:
+    """The number of a client, and the begin of its name if it has one."""
+    return f"{client} ({literal(called[client], _MOST_NAME)})" if client in called else str(client)
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
@@ -114,7 +120,7 @@ def name_clients(
 ) -> None:
     """Labels the positions 0, 1, ... along one side with numbers and names of clients, or some of them if many."""
     step = -(-len(clients) // _MOST_NAMES)
-    names = [literal(with_name(client, called)) for client in clients[::step]]
+    names = [label(client, called) for client in clients[::step]]
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_ticks(range(0, len(clients), step), names, fontsize=8.0 if len(names) <= _FEW_NAMES else 6.5)
     if side == "x" and len("".join(names)) > _MOST_LETTERS:

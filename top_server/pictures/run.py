@@ -5,6 +5,8 @@ Needs the `plots` extra.
 
 from __future__ import annotations
 
+import textwrap
+import warnings
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -14,8 +16,9 @@ import numpy as np
 
 from fedgsp.errors import ConfigError, remedy_of
 from fedgsp.scoring import ACCURACY, larger_is_better, metric_of
-from fedgsp.words import share, with_name
-from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients
+from fedgsp.visible import visible
+from fedgsp.words import share
+from top_server.pictures.distances import by_coalition, draw_distances, label, literal, name_clients
 from top_server.pictures.files import write_out
 from top_server.pictures.groups import Groups
 from top_server.pictures.kept import Rows
@@ -35,6 +38,8 @@ _MOST_BARS = 1_000
 _MOST_LINES = 20
 #: A wide matrix gets a row of the picture for itself; its height grows with its clients.
 _ROW_INCHES, _INCHES_PER_CLIENT, _TALLEST_INCHES = 4.2, 0.06, 9.0
+#: Letters of the title above a panel, and lines of the title.
+_LETTERS, _MOST_TITLE = 40, 3
 _BETTER, _NOT_BETTER = "#2f9e44", "#e8590c"
 
 
@@ -54,7 +59,10 @@ def draw(run_dir: Path, out: Path) -> None:
     )
     for name, one in axes.items():
         PANELS[name](one, run)
-    figure.suptitle(literal(run_dir.resolve().name))
+    title = textwrap.wrap(
+        visible(run_dir.resolve().name), _LETTERS * len(layout[0]), max_lines=_MOST_TITLE, placeholder="..."
+    )
+    figure.suptitle("\n".join(map(literal, title)))
     try:
         drawn = BytesIO()
         figure.savefig(drawn, dpi=120, format=out.suffix.removeprefix(".") or "png")
@@ -75,6 +83,8 @@ def pyplot() -> Any:
     except ImportError:
         raise ConfigError("drawing needs matplotlib", "pip install 'matplotlib>=3.9'") from None
     mpl.use("Agg")
+    # Names may have letters of scripts that the font lacks; they are drawn as boxes.
+    warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
     return plt
 
 
@@ -127,7 +137,7 @@ def _paint_groups(axes: Axes, groups: Groups, called: Mapping[int, str]) -> None
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    names = dict(enumerate(literal(with_name(client, called)) for client in groups.clients))
+    names = dict(enumerate(label(client, called) for client in groups.clients))
     axes.imshow(
         groups.image % _COLOURS,
         # The palettes have light colours beside dark ones: the dark colours come first, as they differ more.

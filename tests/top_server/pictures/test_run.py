@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import dump
@@ -305,6 +306,42 @@ def test_a_run_rated_by_its_loss_has_one_panel_of_it(tmp_path: Path) -> None:
     words = told_by(tmp_path / "run.svg")
     assert words.count("round") == 1
     assert "loss on the clients' test parts" in words
+
+
+def test_long_names_of_clients_are_cut_and_leave_room_for_the_panels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {str(client): f"University hospital number {client}, department of radiology" for client in range(24)}
+    scores = dict.fromkeys(names, 0.5)
+    row = {"round": 1, "accuracy": 0.5, "loss": 1.0, "partition": [[*range(24)]], "accuracy_per_client": scores}
+    run = run_directory(tmp_path, [row])
+    (run / "events.jsonl").write_text(json.dumps({"event": "node_joined", "names": names}) + "\n")
+    (run / "distances.json").write_text(json.dumps({"clients": [*range(24)], "distances": np.eye(24).tolist()}))
+    heights = []
+
+    def watched(figure: Figure, *args: Any, **options: Any) -> None:
+        saved(figure, *args, **options)
+        heights.extend(axes.get_position().height for axes in figure.axes)
+
+    saved = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", watched)
+    draw(run, run / "run.svg")
+    assert "3 (University hospi...)" in told_by(run / "run.svg")
+    assert min(heights) > 0.4
+
+
+def test_a_long_name_of_a_run_is_a_title_of_several_lines(tmp_path: Path) -> None:
+    name = "m$" * 115
+    (tmp_path / name).mkdir()
+    draw(run_directory(tmp_path / name, ROWS), tmp_path / "run.svg")
+    told = told_by(tmp_path / "run.svg")
+    assert len(max(told.split(), key=len)) == 120
+    assert told.count("m$") == 115
+
+
+def test_letters_that_the_font_lacks_are_drawn_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "\u5317\u4eac").mkdir()
+    draw(run_directory(tmp_path / "\u5317\u4eac", ROWS), tmp_path / "run.png")
 
 
 @pytest.mark.parametrize("names", ["Ghent", {"x": "Ghent"}, {"1": 3}, {"9" * 5000: "Ghent"}, [1], None])
