@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _MOST_SVG_BYTES = 300_000
 _WIDE, _NARROW = (10.0, 4.2), (5.6, 3.8)
 #: Letters of the name of a variant in one line.
-_LINE = 45
+_LINE = 80
+#: Height of such a line, and how the curves of variants are drawn.
+_INCHES_PER_LINE, _STYLES = 0.15, ("-", "--", ":", "-.")
 #: Clients along a side of the matrix of who trained with whom, at most.
 MOST_PAIRED = 150
 _TITLES = {
@@ -137,8 +139,12 @@ def _draw_together(axes: Axes, run: Shown, clients: list[int], pairs: NDArray[np
 def _bands(
     axes: Axes, found: Sequence[Variant], curves: Callable[[Variant], list[Curve]], label: str, factor: float
 ) -> None:
+    import matplotlib as mpl
+    from cycler import cycler
     from matplotlib.ticker import MaxNLocator
 
+    # With another style a colour comes again: 40 variants look different.
+    axes.set_prop_cycle(cycler(linestyle=_STYLES) * cycler(color=mpl.color_sequences["tab10"]))
     for one in found:
         told = band([curve for curve in curves(one) if curve])
         if not told.rounds:
@@ -149,7 +155,11 @@ def _bands(
         axes.fill_between(told.rounds, scaled[1], scaled[2], color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel="round", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7)
+    figure: Any = axes.figure
+    lines = sum(1 + str(line.get_label()).count("\n") for line in axes.lines)
+    figure.set_figheight(_NARROW[1] + lines * _INCHES_PER_LINE)
+    if lines:
+        figure.legend(loc="outside lower left", fontsize=7)  # over the curves it would hide them
 
 
 def _chart(prefix: str, name: str, draw: Callable[[Axes], None], size: tuple[float, float] = _NARROW) -> Chart:

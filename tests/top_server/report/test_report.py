@@ -15,6 +15,7 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fedgsp.errors import ConfigError, DataError, UserError
@@ -25,6 +26,7 @@ from top_server.cli import app
 from top_server.pictures import files
 from top_server.pictures.shown import teams_of
 from top_server.record.directory import RunDirectory
+from top_server.report import charts
 from top_server.report.charts import charts_of, together
 from top_server.report.comparison import band, rows_of, variants
 from top_server.report.facts import Facts, ending, facts
@@ -214,6 +216,18 @@ def test_several_runs_are_compared_in_table_and_charts(tmp_path: Path) -> None:
     assert "--learning-rate 0.2" in text
     names = {path.stem for path in folder.iterdir()}
     assert {"compared-score", "compared-loss", "run-1-score", "run-3-loss"} <= names
+
+
+def test_many_variants_look_different_and_their_names_stand_below_the_curves(tmp_path: Path) -> None:
+    rates = [0.01 * number for number in range(1, 13)]
+    runs = [recorded(tmp_path / f"{rate}", STARTED, rows=two_rounds(), learning_rate=rate) for rate in rates]
+    axes = Figure(layout="constrained").add_subplot()
+    charts._bands(axes, variants([facts(run) for run in runs]), lambda one: one.scores, "score", 1)
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 12
+    (legend,) = axes.get_figure(root=True).legends
+    assert len(legend.get_texts()) == 12
+    axes.get_figure(root=True).draw_without_rendering()
+    assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
 
 
 @given(st.lists(st.dictionaries(st.integers(1, 9), st.floats(-5, 5)), max_size=4))
