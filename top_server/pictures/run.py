@@ -126,9 +126,10 @@ def draw_score(axes: Axes, rows: Rows, curves: Curves) -> None:
 
 
 def _draw_metrics(axes: Axes, metrics: dict[str, dict[int, float]]) -> None:
-    for name, curve in metrics.items():
-        axes.plot(list(curve), list(curve.values()), marker=".", label=literal(name))
-    axes.legend()
+    lines = [axes.plot(list(curve), list(curve.values()), marker=".")[0] for curve in metrics.values()]
+    legend = axes.legend(lines, ["metric"] * len(lines))
+    for text, name in zip(legend.get_texts(), metrics, strict=True):
+        text.set_text(literal(name))  # only now: a legend leaves out labels that begin with "_"
     _by_round(axes, "metrics of the task")
 
 

@@ -272,7 +272,7 @@ def test_a_score_and_metrics_are_drawn_with_the_names_of_clients(tmp_path: Path)
             "scored_by": "-m$ae",
             "score": -2.0 / number,
             "score_per_client": {"0": -1.0, "1": -3.0 / number},
-            "metrics": {"m$ae": 2.0 / number, "r2": None if number == 1 else 0.5, "a\nb": 0.1},
+            "metrics": {"m$ae": 2.0 / number, "r2": None if number == 1 else 0.5, "a\nb": 0.1, "_f1": 0.2},
         }
         for number in (1, 2)
     ]
@@ -282,7 +282,7 @@ def test_a_score_and_metrics_are_drawn_with_the_names_of_clients(tmp_path: Path)
     draw(tmp_path, tmp_path / "run.svg")
     words = told_by(tmp_path / "run.svg")
     dollars = ("m$ae on the clients' test parts", "1 (Gh$ent)")
-    for told in (*dollars, "over all clients", "r2", r"a\nb", "metrics of the task"):
+    for told in (*dollars, "over all clients", "r2", r"a\nb", "_f1", "metrics of the task"):
         assert told in words, told
 
 
