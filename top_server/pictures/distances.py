@@ -87,6 +87,11 @@ def by_coalition(clients: Sequence[int], partition: Sequence[Sequence[int]]) -> 
     return ordered + sorted(known.difference(ordered)), [len(group) for group in coalitions]
 
 
+def counting(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distances as groupings count them: below 0 as 0, and unknown as 1 (Section 5.2)."""
+    return np.clip(np.nan_to_num(matrix, nan=1.0), 0, 1)
+
+
 def draw_distances(
     axes: Axes,
     clients: Sequence[int],
@@ -94,15 +99,14 @@ def draw_distances(
     partition: Sequence[Sequence[int]],
     called: Mapping[int, str] = MappingProxyType({}),
 ) -> AxesImage:
-    """Draws the matrix (N, N), rows and columns by coalition, each outlined; a value below 0 is shown as 0.
+    """Draws the matrix (N, N), rows and columns by coalition, each outlined, with the values that `counting` gives.
 
     `called` are what people call clients.
     """
     ordered, sizes = by_coalition(clients, partition)
     row = {client: index for index, client in enumerate(clients)}
     rows = [row[client] for client in ordered]
-    shown = np.clip(matrix[np.ix_(rows, rows)], 0, 1)
-    image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    image = axes.imshow(counting(matrix[np.ix_(rows, rows)]), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     width = 2.0 if len(ordered) <= _FEW_CLIENTS else 1.0
     begin = -0.5
     for end in begin + np.cumsum(sizes):

@@ -196,7 +196,7 @@ def _draw_distances(axes: Axes, run: Shown) -> None:
     assert run.distances is not None
     image = draw_distances(axes, *run.distances, run.partition, run.names)
     axes.set_title("distances, and coalitions outlined")
-    axes.figure.colorbar(image, ax=axes, label="distance")
+    axes.figure.colorbar(image, ax=axes, label="distance, 1 if unknown")
 
 
 def _draw_groups(axes: Axes, run: Shown) -> None:

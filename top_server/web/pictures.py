@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgsp.files import file_version
 from fedgsp.visible import visible
-from top_server.pictures.distances import UndrawnError, by_coalition, read_distances
+from top_server.pictures.distances import UndrawnError, by_coalition, counting, read_distances
 from top_server.pictures.groups import MANY, Groups, fitting
 from top_server.pictures.shown import last_partition, started_teams, teams_by_round
 from top_server.report.charts import MOST_PAIRED, clients_of, together
@@ -148,8 +148,7 @@ def _colours(path: Path, version: tuple[int, ...]) -> tuple[list[int], Points] |
     if read is None:
         return None
     clients, matrix = read
-    known = np.clip(np.nan_to_num(matrix, nan=1.0), 0, 1)
-    return clients, (1 + np.rint(known * (_STEPS - 1))).astype(np.uint8)
+    return clients, (1 + np.rint(counting(matrix) * (_STEPS - 1))).astype(np.uint8)
 
 
 def _ramp() -> list[tuple[int, int, int]]:

@@ -35,6 +35,11 @@ def test_rows_follow_the_coalitions_and_values_below_0_are_0(axes: Axes) -> None
     assert names(axes) == ["4", "6", "5"]
 
 
+def test_unknown_distances_are_drawn_as_far_apart_as_they_count(axes: Axes) -> None:
+    image = draw_distances(axes, [0, 1], np.array([[0, np.nan], [np.nan, 0]]), [])
+    np.testing.assert_array_equal(np.ma.filled(image.get_array(), -1), [[0, 1], [1, 0]])
+
+
 def test_every_coalition_is_outlined_along_the_diagonal(axes: Axes) -> None:
     draw_distances(axes, range(4), np.zeros((4, 4)), [[0, 1], [2]])
     squares = [tuple(set(np.asarray(line.get_data()[way])) for way in (0, 1)) for line in axes.lines]

@@ -224,7 +224,7 @@ def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:
     assert "1 of 1 clients are better off than alone" in told
 
 
-def test_pairs_that_were_not_compared_are_drawn_as_nothing(tmp_path: Path) -> None:
+def test_distances_of_pairs_that_were_not_compared_are_unknown(tmp_path: Path) -> None:
     document = {"clients": [0, 1, 2], "distances": [[0, 0.5, None], [0.5, 0, None], [None, None, 0]]}
     (tmp_path / "distances.json").write_text(json.dumps(document))
     found = read_distances(tmp_path / "distances.json")

@@ -81,7 +81,7 @@ function words(found) {
   return {
     groups: `A row is a client, a column is a round, a colour is a group${found.lasting ? ", named after its first member" : " of that round"}; hatched: did not train. ${from}.`,
     pairs: "The darker, the more rounds two clients trained in one group; hatched: never.",
-    distances: "The darker, the further apart; a border is around each coalition.",
+    distances: "The darker, the further apart; darkest if unknown; a border is around each coalition.",
   };
 }
 
