@@ -25,17 +25,27 @@ export async function json(path, parameters) {
 
 const UNITS = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9, s: 1, min: 60, h: 3600 };
 
-/** What a cell is sorted by: a number with its unit where there is one, else its text. */
+/** A number: with a sign at the begin of a word; with decimals, unless it is part of a version or an address. */
+const NUMBER = /((?:(?<=^|\s)-)?(?<!\d\.)(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+(?!\.?\d))?(?:e[+-]\d+)?|\d+)/;
+const MEASURE = new RegExp(`^${NUMBER.source}\\s*(%|${Object.keys(UNITS).join("|")})?$`);
+const number = (text) => Number(text.replaceAll(",", ""));
+
+/** What a cell is sorted by: texts and numbers in turn. A cell that is one number with a unit counts in all units. */
 function rank(text) {
-  const found = /^(-?[\d,]+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([A-Za-z%]*)/.exec(text);
-  return found ? Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1) : null;
+  const found = MEASURE.exec(text);
+  if (found) return ["", number(found[1]) * (UNITS[found[2]] ?? 1)];
+  return text.split(NUMBER).map((part, place) => place % 2 ? number(part) : part);
 }
 
-function compare(left, right) {
-  const numbers = [rank(left), rank(right)];
-  if (numbers.every((one) => one !== null)) return numbers[0] - numbers[1];
+/** The order of two cells; empty ones come last. */
+export function compare(left, right) {
   if (left === "" || right === "") return (left === "") - (right === "");
-  return left.localeCompare(right);
+  const [ours, theirs] = [rank(left), rank(right)];
+  for (let place = 0; place < Math.min(ours.length, theirs.length); place++) {
+    const order = place % 2 ? ours[place] - theirs[place] : ours[place].localeCompare(theirs[place]);
+    if (order) return order;
+  }
+  return ours.length - theirs.length;
 }
 
 /** A table that is sorted by its heads, and that can be scrolled by keyboard. Cells are texts or elements. */
