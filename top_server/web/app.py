@@ -113,14 +113,15 @@ class Pages:
 
     async def compared(self, request: Request) -> Response:
         """Curves and figures of several runs."""
-        names = request.query_params.getlist("run")[:MOST_COMPARED]
+        chosen = request.query_params.getlist("run")
+        names = chosen[:MOST_COMPARED]
         stories = [await self._get(name) for name in names]
         for one in stories:
             await one.whole()
         found = await asyncio.to_thread(
             compared, [(name, one.story) for name, one in zip(names, stories, strict=True)]
         )
-        return _json(orjson.dumps(found))
+        return _json(orjson.dumps(found | {"chosen": len(chosen)}))
 
     async def picture(self, request: Request) -> Response:
         """Who trained with whom, and distances, as pictures."""

@@ -259,6 +259,13 @@ async def test_runs_are_compared_with_their_curves_and_a_row_for_each_variant(tm
     assert [(row[0], row[1]) for row in found["rows"]] == [("--scheme fedgsp", "0, 1"), ("--scheme hcct", "0")]
 
 
+async def test_of_many_chosen_runs_the_first_are_compared_and_the_page_hears_of_how_many(tmp_path: Path) -> None:
+    for seed in range(13):
+        finished(tmp_path / f"s{seed}", {"rounds": 1, "seed": seed})
+    found = (await got(tmp_path, f"compare.json?{'&'.join(f'run=s{seed}' for seed in range(13))}")).json()
+    assert ([one["run"] for one in found["runs"]], found["chosen"]) == ([f"s{seed}" for seed in range(12)], 13)
+
+
 def test_a_png_has_the_points_that_were_drawn() -> None:
     points = np.array([[0, 1, 2], [2, 1, 0]], np.uint8)
     made = png(points, [(0, 0, 0), (1, 2, 3), (4, 5, 6)])

@@ -19,7 +19,8 @@ function draw(found) {
 }
 
 function begin(found) {
-  byId("status").textContent = `${found.runs.length} runs`;
+  const number = found.runs.length;
+  byId("status").textContent = number < found.chosen ? `${number} of ${found.chosen} runs: no more are compared` : `${number} runs`;
   byId("lines").replaceChildren(...found.runs.map((one, number) => el("button", { type: "button", "aria-pressed": "true",
     onclick: (event) => {
       const on = hidden.has(one.run);
