@@ -188,7 +188,8 @@ def _traces(
     if begun is not None and (begun.round, begun.teams) == (number, teams.sampled):
         of_group = dict(enumerate(begun.traces))  # clients that train alone share a task: they begin again
         traces = [shown(task, of_group.get(task.number, fresh), reveals) for task in tasks]
-        context.journal.record(RoundResumed(round=number, hops=sum(len(trace.finished) for trace in traces)))
+        kept = [hop.member.client for trace in traces for hop in trace.finished if hop.member is not None]
+        context.journal.record(RoundResumed(round=number, hops=len(kept), kept=kept))
         return traces
     return [fresh] * len(tasks)
 

@@ -143,8 +143,11 @@ class Story:
         self._uncounted = 0
         #: What people call clients; only clients that have names.
         self.names: dict[int, str] = {}
-        #: Round -> offset in events.jsonl at which its last beginning stands.
+        #: Round -> offset in events.jsonl at which its last beginning stands; of a round that a resumed run has
+        #: continued, the beginning before that.
         self.begins: dict[int, int] = {}
+        #: The round that is continued, if the last event but those of trainings says so.
+        self._continued: Any = None
 
     @property
     def rows(self) -> Rows:
@@ -219,8 +222,10 @@ class Story:
             self.events.append(event)
         if isinstance(named := event.get("names"), dict):
             self.names |= {int(one): name for one, name in named.items() if is_client(one) and isinstance(name, str)}
+        continued, self._continued = self._continued, event.get("round") if kind == "round_resumed" else None
         if kind == "round_started" and type(event.get("round")) is int:
-            self.begins[event["round"]] = begins
+            if event["round"] != continued or continued not in self.begins:
+                self.begins[event["round"]] = begins
         elif kind == "run_resumed":
             self._forget_history()
 

@@ -24,10 +24,16 @@ class Group:
 
     number: int
     members: int = 0
-    hops: int = 0
+    #: The clients that have trained; some train again.
+    trained: set[int] = field(default_factory=set)
     skipped: int = 0
     #: "training", "finished" or "failed".
     state: str = "training"
+
+    @property
+    def hops(self) -> int:
+        """How many clients have trained."""
+        return len(self.trained)
 
 
 @dataclass(slots=True)
@@ -58,6 +64,8 @@ class ViewState:
     #: The current round, or the last one; 0 before the first.
     round: int = 0
     sampled_groups: int = 0
+    #: Clients whose trainings a resumed run has kept, in the round that begins next.
+    kept: set[int] = field(default_factory=set)
     groups: dict[int, Group] = field(default_factory=dict)
     #: None unless distances between clients are being measured.
     discriminators: Discriminators | None = None
@@ -154,13 +162,17 @@ class ViewState:
                 )
             case "distances_found":
                 self.discriminators = None
+            case "round_resumed":
+                self.kept = set(event.get("kept") or ())
             case "round_started":
                 self.round = int(event.get("round") or 0)
                 self.sampled_groups = count(event.get("sampled_groups"))
-                self.groups = {i: Group(i, count(team)) for i, team in enumerate(event.get("teams") or ())}
+                teams = enumerate(event.get("teams") or ())
+                self.groups = {i: Group(i, count(team), self.kept.intersection(team)) for i, team in teams}
+                self.kept = set()
             case "hop_finished" if group := self._in_training(event):
                 group.members = count(event.get("members"))
-                group.hops += 1
+                group.trained.add(event.get("client", -1))
             case "client_skipped" if group := self._in_training(event):
                 group.skipped += 1
             case "group_finished" | "group_failed" if group := self.groups.get(event.get("group", -1)):

@@ -34,7 +34,9 @@ def round_started(number: int, groups: int, members: int = 5) -> dict[str, Any]:
 
 
 def hop(group: int, position: int, members: int = 5, number: int = 1) -> dict[str, Any]:
-    return event("hop_finished", round=number, group=group, position=position, members=members, client=9, loss=0.1)
+    return event(
+        "hop_finished", round=number, group=group, position=position, members=members, client=position, loss=0.1
+    )
 
 
 def state_after(*events: dict[str, Any]) -> ViewState:
@@ -131,6 +133,20 @@ def test_groups_advance_and_end() -> None:
     state.apply(round_started(2, 1))
     assert list(state.groups) == [0]
     assert state.groups[0].hops == 0
+
+
+def test_a_client_that_trains_again_counts_once() -> None:
+    state = state_after(*started(), round_started(1, 1, members=2), *(hop(0, place, 2) for place in (0, 1, 0, 1)))
+    assert (state.groups[0].hops, state.groups[0].members) == (2, 2)
+
+
+def test_trainings_that_a_resumed_run_has_kept_count_in_the_round_that_it_continues() -> None:
+    teams = [[4, 2, 0], [1, 3]]
+    begun = event("round_started", round=1, groups=2, sampled_groups=2, teams=teams)
+    state = state_after(*started(), event("round_resumed", round=1, hops=2, kept=[4, 2]), begun, hop(0, 0, 3))
+    assert [(group.hops, group.members) for group in state.groups.values()] == [(3, 3), (0, 2)]
+    state.apply({**begun, "round": 2})
+    assert [group.hops for group in state.groups.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", ["hop_finished", "client_skipped"])

@@ -150,6 +150,19 @@ async def test_a_round_has_its_own_events_and_where_the_next_one_begins(tmp_path
     assert third["end"] == (tmp_path / "a" / "events.jsonl").stat().st_size
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_round_that_a_resumed_run_continues_has_the_events_from_before_too(
+    tmp_path: Path, again: bool
+) -> None:
+    events = long_run(tmp_path / "a", **SHORT, finished=False) / "events.jsonl"
+    begun = next(line for line in events.read_text().splitlines() if '"event": "round_started", "round": 3' in line)
+    resumed = json.dumps({"time": "", "event": "round_resumed", "round": 3, "hops": 1, "kept": [0]})
+    with events.open("a") as file:
+        file.write(f"{resumed}\n{begun}\n" if again else f"{begun}\n")
+    told = (await got(tmp_path, "round.json?run=a&round=3")).json()["events"]
+    assert [event["event"] for event in told].count("round_started") == (2 if again else 1)
+
+
 async def test_events_with_fields_of_other_types_stand_beside_those_that_can_be_told(tmp_path: Path) -> None:
     events = long_run(tmp_path / "a", **SHORT, finished=False) / "events.jsonl"
     with events.open("a") as file:

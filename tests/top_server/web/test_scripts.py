@@ -48,3 +48,29 @@ SORTED = [
 
 def test_tables_are_sorted_as_people_read_numbers_dates_units_and_names(tmp_path: Path) -> None:
     assert played(tmp_path, SORT, [column[::-1] for column in SORTED]) == SORTED
+
+
+ROUND = """import { Round } from "./static/live.js";
+const round = new Round(1);
+for (const event of value) round.take(event);
+const said = (group) => [group.program, group.last?.client ?? null,
+  [...group.members.values()].map((one) => one.state)];
+console.log(JSON.stringify(round.groups.map(said)));"""
+BEGUN = {"event": "round_started", "teams": [[0, 1, 2, 5], [3, 4]], "reason": "first"}
+DONE = [
+    *({"event": "hop_finished", "group": 0, "program": "relay", "client": one, "position": one} for one in (0, 1, 2)),
+    {"event": "client_skipped", "group": 0, "client": 5, "reason": "lost"},
+    {"event": "hop_finished", "group": 1, "program": "parallel", "client": 3, "position": 0},
+]
+
+
+@pytest.mark.parametrize(
+    "again", [{"hops": 2, "kept": [0, 1]}, {"hops": 3}, {"hops": 0, "kept": []}, {"hops": 0}, None]
+)
+def test_a_round_that_is_resumed_keeps_what_was_done(tmp_path: Path, again: dict[str, Any] | None) -> None:
+    resumed = [] if again is None else [{"event": "round_resumed", **again}]
+    kept = (again or {}).get("hops", 0)
+    more = [] if kept == 3 else [{**DONE[2]}]
+    found = played(tmp_path, ROUND, [{"round": 1, **one} for one in (BEGUN, *DONE, *resumed, BEGUN, *more)])
+    before = ["done" if client < kept else "waiting" for client in (0, 1)]
+    assert found == [["relay", 2, [*before, "done", "skipped" if kept else "waiting"]], ["", None, ["waiting"] * 2]]

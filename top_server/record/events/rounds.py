@@ -134,6 +134,7 @@ class RoundResumed(RoundEvent):
     """A resumed run continues a round that was interrupted."""
 
     hops: int = told("number of hops that are kept, over all groups")
+    kept: Sequence[int] = told("the clients of these hops; no event of them comes again", default=ABSENT)
 
 
 class RoundFailed(RoundEvent):

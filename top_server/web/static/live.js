@@ -15,18 +15,26 @@ export class Round {
     this.number = number;
     this.groups = [];
     this.reason = "";
+    this.resumed = null;
     this.begun = this.finished = false;
   }
 
   /** Takes an event of this round; returns the group that it changed, "all", or nothing. */
   take(event) {
     if (event.round !== this.number) return null;
+    if (event.event === "round_resumed") {
+      this.resumed = event;
+      return null;
+    }
     if (event.event === "round_started") {
       this.begun = true;
       this.finished = false;
       this.reason = event.reason;
+      const before = this.resumed ? this.groups : [];
       this.groups = event.teams.map((team, number) => ({ number, program: "", state: "training", notes: [], last: null,
         members: new Map(team.map((client) => [client, { client, state: "waiting", order: Infinity }])) }));
+      for (const group of before) this.#keep(group);
+      this.resumed = null;
       return "all";
     }
     if (event.event === "round_finished") {
@@ -40,6 +48,19 @@ export class Round {
     if (event.client !== undefined && !group.members.has(event.client)) return null;
     change(group, event, group.members.get(event.client));
     return group;
+  }
+
+  /** Takes over what a resumed run has kept of a group; old records do not say of whom: it is what a relay has done. */
+  #keep(before) {
+    const { hops, kept } = this.resumed;
+    const group = this.groups[before.number];
+    const members = [...before.members.values()];
+    const done = members.filter((one) => one.state === "done"
+      && (kept ? kept.includes(one.client) : hops && before.program === "relay"));
+    if (!group || !done.length) return;
+    for (const one of [...done, ...members.filter((one) => one.state === "skipped")]) group.members.set(one.client, one);
+    Object.assign(group, { program: before.program, notes: before.notes,
+      last: done.reduce((last, one) => one.order > last.order ? one : last) });
   }
 
   get trained() {

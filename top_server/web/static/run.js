@@ -187,7 +187,7 @@ function take(message) {
       whole.begun.push(event.round);
       byId("round").max = String(event.round);
       if (follows) {
-        round = new Round(event.round);
+        if (round.number !== event.round) round = new Round(event.round);  // a resumed run continues the round
         byId("round").value = String(event.round);
       }
     }
