@@ -191,11 +191,12 @@ class ViewState:
     def _evaluated(self, event: Mapping[str, Any]) -> None:
         told = figures(event)
         rating = next(iter(told), ACCURACY)
-        if told.get(rating, "-") != "-":
+        rated, loss = told.get(rating, "-") != "-", event.get("loss")
+        if rated:
             self.rated_by = rating
             self.ratings.append(float(told.pop(rating)))
-        if event.get("loss") is not None:
-            self.loss = float(event["loss"])
+        if rated or loss is not None:  # evaluated: a loss that is no number any more is none
+            self.loss = None if loss is None else float(loss)
         if event.get("metrics") is not None:
             self.metrics = {name: float(value) for name, value in told.items() if name != LOSS and value != "-"}
 

@@ -81,18 +81,21 @@ function showTiles() {
   const { curves, present } = whole;
   const open = whole.ending.kind === "open";
   const nodes = open ? present.nodes : whole.nodes.rows.length;
-  const newest = (name) => curves[name].findLast((value) => value !== null);
+  const place = (name) => curves[name].findLastIndex((value) => value !== null);
+  const evaluated = Math.max(place("score"), place("loss"));
+  /** The last value of an evaluation, and the round that it is of if a later one was evaluated. */
+  const newest = (label, name, unit) => place(name) < 0 ? tile(label, "-") : tile(label, short(curves[name][place(name)]),
+    [unit, place(name) < evaluated ? `round ${curves.round[place(name)]}` : ""].filter(Boolean).join(", "));
   const sum = (name) => curves[name].reduce((total, value) => total + (value ?? 0), 0);
   const done = curves.round.at(-1) ?? 0;
   const recent = curves.seconds.slice(-10).filter((value) => value !== null);
   const left = recent.length && whole.lives && open
     ? duration((whole.rounds - done) * recent.reduce((a, b) => a + b) / recent.length) : "";
   const [rating, unit] = curves.rated_by.split(", ");
-  const score = newest("score");
   byId("tiles").replaceChildren(
     tile("Rounds finished", `${done}`, `of ${whole.rounds}`),
-    tile(rating, score === undefined ? "-" : short(score), score === undefined ? "" : unit),
-    tile("Loss", newest("loss") === undefined ? "-" : short(newest("loss"))),
+    newest(rating, "score", unit),
+    newest("Loss", "loss"),
     tile(open ? "Clients there" : "Clients", `${open ? present.clients : whole.clients.rows.length}`, `on ${nodes} ${nodes === 1 ? "node" : "nodes"}`),
     tile("Weights moved", size(sum("bytes_direct") + sum("bytes_relayed")), `${size(sum("bytes_travelled"))} travelled`),
     tile("Skipped", `${sum("clients_skipped")}`, `of ${sum("clients_skipped") + sum("clients_trained")} trainings`),
