@@ -26,11 +26,11 @@ def write_summary(
     ends: Sequence[int] = (),
     absences: Sequence[Absence] = (),
 ) -> None:
-    """Writes the summary of the history, if that has figures of clients, or validation has chosen the `best` round.
+    """Writes the summary: figures of clients if the history has them, the `best` round if validation has chosen one.
 
     `names` are what people call clients, and `ends` the numbers of rounds after which the run was finished and then
-    extended. `absences` say which clients missed rounds; they are told as events, too. Raises RunError if the disk is
-    full.
+    extended. `absences` say which clients missed rounds; they are told as events, too. Nothing is written if there is
+    none of all that. Raises RunError if the disk is full.
     """
     summary = {
         **(summarise(lines_of(directory.history), names) or {}),
@@ -39,10 +39,10 @@ def write_summary(
     if absences:
         summary["absences"] = [absence.to_json() for absence in absences]
         _tell_absences(journal, absences)
-    if not summary:
-        return
     if ends:
         summary["extended_after"] = list(ends)
+    if not summary:
+        return
     write_text(directory.summary, json.dumps(summary, indent=1) + "\n")
     if spread := {name: summary["last"][name] for name in _SPREAD if name in summary.get("last", {})}:
         journal.record(ClientsServed(**spread, scored_by=summary.get("scored_by", ABSENT)))

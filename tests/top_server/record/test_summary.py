@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from top_server.record.directory import RunDirectory
 from top_server.record.figures import spread, summarise
+from top_server.record.journal import Journal
+from top_server.record.summary import write_summary
 
 ROWS: list[dict[str, Any]] = [
     {"round": 1, "accuracy_per_client": {"0": 0.5, "1": 0.9}},
@@ -43,6 +48,18 @@ def test_the_deviation_over_clients_is_that_of_the_population() -> None:
 
 def test_a_run_without_figures_per_client_has_no_summary() -> None:
     assert summarise([{"accuracy": 0.5}]) is None
+
+
+@pytest.mark.parametrize("ends", [(), (2, 4)])
+def test_an_extended_run_says_so_without_figures_per_client_too(tmp_path: Path, ends: tuple[int, ...]) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.history.write_text('{"round": 1, "accuracy": 0.5}\n')
+    with Journal(directory) as journal:
+        write_summary(directory, journal, {}, ends=ends)
+    assert directory.summary.exists() is bool(ends)
+    if ends:
+        assert json.loads(directory.summary.read_text()) == {"extended_after": [2, 4]}
+    assert directory.events.read_text() == ""
 
 
 def test_gains_are_those_of_the_last_evaluation_if_it_has_some() -> None:
