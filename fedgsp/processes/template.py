@@ -26,6 +26,8 @@ import sys
 import numpy as np
 from setproctitle import setproctitle
 
+from fedgsp.visible import visible
+
 STREAMS = 3
 #: Number of bytes that are read from the socket at once.
 CHUNK = 65536
@@ -79,7 +81,7 @@ def _become(command: list[str], streams: list[int]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     np.random.seed()  # all processes of one template would draw the same numbers
     sys.argv = command
-    setproctitle(" ".join(command))  # what `ps` and `pkill -f` see
+    setproctitle(visible(" ".join(command)))  # what `ps` and `pkill -f` see; a path may have bytes that are not UTF-8
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 

@@ -167,6 +167,14 @@ async def test_children_have_the_name_arguments_and_exit_code_that_were_asked_fo
 
 
 @shared
+async def test_a_child_has_arguments_whose_bytes_are_not_utf_8(template: Template) -> None:
+    folder = os.fsdecode(b"/caf\xe9")
+    async with child(template, ["tests.support.waiting", folder]) as process:
+        assert await ready_line(process, "child", None) == repr([folder])
+        assert r"/caf\udce9" in " ".join(psutil.Process(process.pid).cmdline())
+
+
+@shared
 async def test_children_draw_other_numbers(template: Template) -> None:
     drawn = set()
     for _ in range(3):
