@@ -28,6 +28,7 @@ from top_server.report.story import Story
 from top_server.report.troubles import is_trouble
 from top_server.view.lines import describe
 from top_server.web.overview import overview
+from top_server.web.runs import parsed
 from top_server.web.state import State, state_of
 
 #: How long the trainings of a run wait to be counted, so that the page gets what it shows first.
@@ -51,7 +52,7 @@ class Followed:
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
-        self.story = Story(directory, orjson.loads)
+        self.story = Story(directory, parsed)
         self._reading = asyncio.Lock()
         self._whole: tuple[object, bytes] = (None, b"")
         self._first: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class Followed:
         if self._whole[0] != version:
             with restorable(self.story):
                 value = overview(facts, self.story, self.state)
-            self._whole = version, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+                self._whole = version, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         return self._whole[1]
 
     async def _count(self) -> None:
@@ -129,7 +130,7 @@ class Followed:
 
         Raises ValueError for a damaged line.
         """
-        others = (orjson.loads(line) for line in lines if _TRAINING not in line[:80])
+        others = (parsed(line) for line in lines if _TRAINING not in line[:80])
         said = [found for event in others if (found := self._line(event)) is not None]
         return b'{"events":[%b],"told":%b,"end":%d}' % (b",".join(lines), orjson.dumps(said), end)
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from fedgsp.errors import DataError
-from fedgsp.files import MOST_OF_SETTINGS, open_file, parse_toml, read_text
+from fedgsp.files import MOST_OF_SETTINGS, open_file, parse_json, parse_toml, read_text
 from fedgsp.scoring import metric_of, rated
 from fedgsp.times import stamp
 from fedgsp.visible import visible
@@ -71,6 +71,14 @@ class Runs:
     def get(self, name: str) -> RunDirectory | None:
         """The run of this name; None if the list does not have it. A name is never taken for a path."""
         return self.found().get(name)
+
+
+def parsed(line: bytes) -> Any:
+    """The value of a line of a record; ValueError for a line that is not JSON."""
+    try:
+        return orjson.loads(line)
+    except ValueError:  # it takes no half of a surrogate pair, which stands for a byte of a path that is not UTF-8
+        return parse_json(line)
 
 
 def _sayable(path: str) -> str:
@@ -160,4 +168,4 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
             if tail >= _MOST_TAIL:
                 raise ValueError(f"the last line of {path.name} has more than {tail:,} bytes")
             tail *= 2
-    return [line for line in map(orjson.loads, whole) if isinstance(line, dict)]
+    return [line for line in map(parsed, whole) if isinstance(line, dict)]

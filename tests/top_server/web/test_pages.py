@@ -88,6 +88,22 @@ async def test_a_run_whose_name_is_not_utf_8_is_listed_and_shown(tmp_path: Path)
     assert "events.jsonl, byte 0" in answer.json()["error"]
 
 
+async def test_texts_of_a_record_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
+    """As of a run that was started in a folder of such a name; here all texts of its events and rows are like that."""
+    run = long_run(tmp_path / "a", **SHORT)
+    for path in (run / "events.jsonl", run / "history.jsonl"):
+        text = path.read_text().replace('"directory": ""', r'"directory": "/caf\udce9"')
+        for word in ("Writer", "gave no sign", "clients with similar", ".example.org", '"cpu"'):
+            text = text.replace(word, rf"\udce9{word}" if word[0] != '"' else r'"\udce9"')
+        path.write_text(text)
+    shown = (await got(tmp_path, "run.json?run=a")).json()
+    assert shown["names"]["3"] == r"\udce9Writer 3"
+    assert (await got(tmp_path, "round.json?run=a&round=3")).json()["told"]
+    assert [one["kind"] for one in (await got(tmp_path, "runs.json")).json()] == ["finished"]
+    for path in ("pictures/groups.png?run=a", "compare.json?run=a"):
+        await got(tmp_path, path)
+
+
 async def test_a_folder_that_is_a_run_is_the_only_run(tmp_path: Path) -> None:
     long_run(tmp_path / "a", **SHORT)
     assert [one["run"] for one in (await got(tmp_path / "a", "runs.json")).json()] == ["a"]
