@@ -92,3 +92,10 @@ def test_every_event_with_every_field_can_be_shown(kind: str) -> None:
 def test_the_address_of_a_door_for_monitoring_is_no_metric() -> None:
     listening = event("listening", address="127.0.0.1:1", metrics="127.0.0.1:2")
     assert describe(listening) == "listening on 127.0.0.1:1"
+
+
+def test_a_loss_that_is_no_number_any_more_is_not_shown_as_the_last_good_one() -> None:
+    state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
+    assert state.loss == 1.25  # round 2 was not evaluated
+    state.apply(event("round_finished", round=3, **{**ROW, "loss": None}))
+    assert (state.ratings[-1], state.loss) == (0.5, None)

@@ -135,36 +135,10 @@ def test_groups_advance_and_end() -> None:
     assert state.groups[0].hops == 0
 
 
-def test_a_client_that_trains_again_counts_once() -> None:
-    state = state_after(*started(), round_started(1, 1, members=2), *(hop(0, place, 2) for place in (0, 1, 0, 1)))
-    assert (state.groups[0].hops, state.groups[0].members) == (2, 2)
-
-
-def test_trainings_that_a_resumed_run_has_kept_count_in_the_round_that_it_continues() -> None:
-    teams = [[4, 2, 0], [1, 3]]
-    begun = event("round_started", round=1, groups=2, sampled_groups=2, teams=teams)
-    state = state_after(*started(), event("round_resumed", round=1, hops=2, kept=[4, 2]), begun, hop(0, 0, 3))
-    assert [(group.hops, group.members) for group in state.groups.values()] == [(3, 3), (0, 2)]
-    state.apply({**begun, "round": 2})
-    assert [group.hops for group in state.groups.values()] == [0, 0]
-
-
 @pytest.mark.parametrize("kind", ["hop_finished", "client_skipped"])
 def test_a_survey_is_no_group(kind: str) -> None:
     state = state_after(*started(), event(kind, round=0, group=0, client=3, members=5, reason="lost"))
     assert state.groups == {}
-
-
-@pytest.mark.parametrize("kind", ["hop_finished", "client_skipped"])
-def test_what_clients_do_between_two_rounds_is_no_group_s(kind: str) -> None:
-    """Prior models that are trained again for an earlier round, newcomers of the next one, and evaluations."""
-    state = state_after(
-        *started(), round_started(1, 1), hop(0, 0), hop(0, 1), event("group_finished", round=1, group=0)
-    )
-    for number in (1, 2):
-        state.apply(event(kind, round=number, group=0, position=0, members=7, client=3, reason="lost"))
-    group = state.groups[0]
-    assert (group.members, group.hops, group.skipped) == (5, 2, 0)
 
 
 def test_time_left_is_told_from_recent_rounds() -> None:
@@ -267,13 +241,6 @@ def test_a_round_without_an_evaluation_keeps_the_last_accuracy() -> None:
     state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
     assert (state.rated_by, state.ratings) == ("accuracy", [0.5])
     assert state.finished_rounds == 2
-
-
-def test_a_loss_that_is_no_number_any_more_is_not_shown_as_the_last_good_one() -> None:
-    state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
-    assert state.loss == 1.25  # round 2 was not evaluated
-    state.apply(event("round_finished", round=3, **{**ROW, "loss": None}))
-    assert (state.ratings[-1], state.loss) == (0.5, None)
 
 
 def test_unknown_events_change_nothing() -> None:

@@ -88,22 +88,6 @@ async def test_a_run_whose_name_is_not_utf_8_is_listed_and_shown(tmp_path: Path)
     assert "events.jsonl, byte 0" in answer.json()["error"]
 
 
-async def test_texts_of_a_record_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
-    """As of a run that was started in a folder of such a name; here all texts of its events and rows are like that."""
-    run = long_run(tmp_path / "a", **SHORT)
-    for path in (run / "events.jsonl", run / "history.jsonl"):
-        text = path.read_text().replace('"directory": ""', r'"directory": "/caf\udce9"')
-        for word in ("Writer", "gave no sign", "clients with similar", ".example.org", '"cpu"'):
-            text = text.replace(word, rf"\udce9{word}" if word[0] != '"' else r'"\udce9"')
-        path.write_text(text)
-    shown = (await got(tmp_path, "run.json?run=a")).json()
-    assert shown["names"]["3"] == r"\udce9Writer 3"
-    assert (await got(tmp_path, "round.json?run=a&round=3")).json()["told"]
-    assert [one["kind"] for one in (await got(tmp_path, "runs.json")).json()] == ["finished"]
-    for path in ("pictures/groups.png?run=a", "compare.json?run=a"):
-        await got(tmp_path, path)
-
-
 async def test_a_folder_that_is_a_run_is_the_only_run(tmp_path: Path) -> None:
     long_run(tmp_path / "a", **SHORT)
     assert [one["run"] for one in (await got(tmp_path / "a", "runs.json")).json()] == ["a"]
@@ -164,19 +148,6 @@ async def test_a_round_has_its_own_events_and_where_the_next_one_begins(tmp_path
     assert second["events"][0]["event"] == "round_started"
     assert len([event for event in second["events"] if event["event"] == "hop_finished"]) == 20
     assert third["end"] == (tmp_path / "a" / "events.jsonl").stat().st_size
-
-
-@pytest.mark.parametrize("again", [True, False])
-async def test_a_round_that_a_resumed_run_continues_has_the_events_from_before_too(
-    tmp_path: Path, again: bool
-) -> None:
-    events = long_run(tmp_path / "a", **SHORT, finished=False) / "events.jsonl"
-    begun = next(line for line in events.read_text().splitlines() if '"event": "round_started", "round": 3' in line)
-    resumed = json.dumps({"time": "", "event": "round_resumed", "round": 3, "hops": 1, "kept": [0]})
-    with events.open("a") as file:
-        file.write(f"{resumed}\n{begun}\n" if again else f"{begun}\n")
-    told = (await got(tmp_path, "round.json?run=a&round=3")).json()["events"]
-    assert [event["event"] for event in told].count("round_started") == (2 if again else 1)
 
 
 async def test_events_with_fields_of_other_types_stand_beside_those_that_can_be_told(tmp_path: Path) -> None:
