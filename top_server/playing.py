@@ -35,6 +35,7 @@ from top_server.record.events.base import ABSENT
 from top_server.record.events.run import NoBestModel, RunResumed, RunStarted, StoppedEarly
 from top_server.record.history import last_line
 from top_server.record.journal import Journal, Line
+from top_server.record.machine import note_machine
 from top_server.record.scores import rating_of
 from top_server.record.summary import write_summary
 from top_server.resume import extend, state
@@ -133,6 +134,7 @@ async def play_alone(context: RunContext, store: ModelStore, channels: Channels)
             )
 
     with Journal(directory) as own_journal:
+        note_machine(directory)
         own_journal.subscribe(tell)
         scheme = SCHEMES["independent"]
         own = dataclasses.replace(

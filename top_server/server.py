@@ -56,6 +56,7 @@ from top_server.record.events.run import (
     StateDamaged,
 )
 from top_server.record.journal import Journal
+from top_server.record.machine import note_machine
 from top_server.resume import state
 from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
@@ -90,6 +91,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     with usable(directory, "the record in"):
         directory.logs.mkdir(exist_ok=True)
         make_state(directory)  # before a local node makes a folder in it
+    note_machine(directory)
     begin = time.monotonic()
     pipes.choose(config.hand_over)
     scheme = choose(config)

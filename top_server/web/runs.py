@@ -18,9 +18,9 @@ from fedgsp.times import stamp
 from fedgsp.visible import visible
 from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory
+from top_server.record.machine import is_recorded
 from top_server.record.scores import score_of, scored_by
 from top_server.report.facts import ending, figure
-from top_server.web.state import is_recorded
 
 #: Folders in folders that are searched, and runs that are listed: the newest.
 _MOST_DEPTH, MOST_RUNS = 4, 1000
@@ -129,7 +129,7 @@ def _glance(
     number = int(rows[-1]["round"]) if rows else 0
     # A run that has begun a round has begun; that event may be far from the end.
     begun = {"event": "run_started"} if rows or any("round" in event for event in events) else {}
-    told = ending([begun, *events], number, is_recorded(directory.events))
+    told = ending([begun, *events], number, is_recorded(directory))
     last = next((row for row in reversed(rows) if score_of(row) is not None), None)
     score = ""
     if last is not None and (value := score_of(last)) is not None:

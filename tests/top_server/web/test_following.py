@@ -14,6 +14,7 @@ import pytest
 from tests.support.recordings import long_run
 from tests.support.web import messages
 from top_server.record.directory import RunDirectory
+from top_server.record.machine import is_recorded, note_machine
 from top_server.web.following import ANEW, Followed
 
 SHORT = {"rounds": 3, "clients": 20, "nodes": 2}
@@ -119,6 +120,29 @@ async def test_browsers_hear_that_a_top_server_was_killed(tmp_path: Path) -> Non
     whole = json.loads(await followed.whole())
     assert whole["ending"]["title"] == "The top server ended without a word, after 3 rounds."
     assert "continue with top-server --resume" in whole["ending"]["remedy"]
+
+
+@pytest.mark.parametrize(("noted", "lives"), [("here", False), ("other 4026531836\n", None), ("nowhere\n", None)])
+async def test_nobody_knows_of_a_run_on_another_machine_or_in_another_container_whether_it_is_played(
+    tmp_path: Path, noted: str, lives: bool | None
+) -> None:
+    directory = RunDirectory(run(tmp_path, finished=False).parent)
+    with directory.events.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        note_machine(directory)
+        assert is_recorded(directory) is True
+    if noted != "here":
+        (directory.logs / "machine").write_text(noted)
+    assert is_recorded(directory) is lives
+    known = "The top server ended without a word" if lives is False else "The run has no end yet: it is playing, or"
+    assert json.loads(await Followed(directory).whole())["ending"]["title"].startswith(known)
+
+
+def test_a_lock_that_cannot_be_seen_where_it_is_held_is_unknown_everywhere(tmp_path: Path) -> None:
+    """As on a file system without locks, or one whose numbers in /proc/locks are others."""
+    directory = RunDirectory(run(tmp_path, finished=False).parent)
+    note_machine(directory)  # by a process without the lock
+    assert is_recorded(directory) is None
 
 
 async def test_nodes_of_a_top_server_that_was_killed_are_not_there(tmp_path: Path) -> None:
