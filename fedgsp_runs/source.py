@@ -6,19 +6,14 @@ pickled: what has no source and is no plain value is refused by name.
 
 from __future__ import annotations
 
-import ast
 import builtins
-import contextlib
 import hashlib
 import inspect
-import linecache
 import os
-import symtable
 import sys
 import sysconfig
-import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +21,7 @@ from typing import Any
 from fedgsp.errors import TaskError
 from fedgsp.files import put
 from fedgsp.tasks import FOLDER_VARIABLE, MODULES_VARIABLE
+from fedgsp_runs.definitions import definition_of, used_names
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
@@ -124,10 +120,10 @@ class _Writer:
         """Adds a function or a class, after all that it uses."""
         name = thing.__name__
         self._seen.add(name)
-        source = _source_of(thing)
+        source = definition_of(thing)
         if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
             self._imports["from __future__ import annotations"] = None
-        for used in _used(source):
+        for used in used_names(source):
             if used not in self._seen and used in self._names and not _is_builtin(used, self._names[used]):
                 self._use(used, name)
         self._definitions.append(source.rstrip())
@@ -222,56 +218,6 @@ def _told(value: Any) -> str | None:
         return as_source(value, lambda thing: str(getattr(thing, "__qualname__", thing.__name__)))
     except (NotWrittenError, AttributeError):
         return None
-
-
-def _source_of(thing: Any) -> str:
-    """The source of a function or class; raises TaskError if nobody knows it."""
-    try:
-        return textwrap.dedent(inspect.getsource(thing))
-    except (OSError, TypeError):
-        pass  # until Python 3.13, a class of a notebook has no file
-    name = thing.__name__
-    methods = [one.__code__.co_filename for one in vars(thing).values() if isinstance(one, types.FunctionType)]
-    cells = [file for file in linecache.cache if "ipykernel" in file or file.startswith("<ipython-input")]
-    for file in [*reversed(methods), *reversed(cells)]:
-        text = "".join(linecache.getlines(file))
-        with contextlib.suppress(SyntaxError):  # a cell with commands of the notebook
-            found = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == name]
-            if found:
-                begin = min([found[-1].lineno, *(one.lineno for one in found[-1].decorator_list)])
-                return "\n".join(text.splitlines()[begin - 1 : found[-1].end_lineno])
-    raise TaskError(f"the source of {name!r} is not known", "put the task into a module")
-
-
-def _used(source: str) -> list[str]:
-    """The names of its module that a definition reads, in their order, and those that its annotations quote."""
-    read, tree = set(_globals(symtable.symtable(source, "<task>", "exec"))), ast.parse(source)
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)) if node.id in read]
-    notes = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
-    quoted = [name for note in notes if isinstance(note, ast.AST) for name in _quoted(note)]
-    return list(dict.fromkeys([*names, *(name for name in quoted if not hasattr(builtins, name))]))
-
-
-def _quoted(note: ast.AST) -> Iterator[str]:
-    """The names in the texts of an annotation, such as `"Hint | None"`; the texts of a Literal are no names."""
-    if isinstance(note, ast.Subscript) and "Literal" in (getattr(note.value, one, "") for one in ("id", "attr")):
-        return
-    if isinstance(note, ast.Constant) and isinstance(note.value, str):
-        with contextlib.suppress(SyntaxError, ValueError):  # a text for readers
-            yield from (node.id for node in ast.walk(ast.parse(note.value, mode="eval")) if isinstance(node, ast.Name))
-    for inner in ast.iter_child_nodes(note):
-        yield from _quoted(inner)
-
-
-def _globals(scope: symtable.SymbolTable) -> Iterator[str]:
-    """The names that a scope, and those inside it, may read from the module."""
-    for symbol in scope.get_symbols():
-        # The body of a class reads a name from the module until it gives it a value: `rate = rate`.
-        if symbol.is_global() or (symbol.is_referenced() and scope.get_type() in ("module", "class")):
-            yield symbol.get_name()
-    for inner in scope.get_children():
-        yield from _globals(inner)
 
 
 def _is_builtin(name: str, value: Any) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import sys
-import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,45 +13,7 @@ import pytest
 from fedgsp.errors import TaskError
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs.source import module_of, source_of
-
-HEAD = """
-from __future__ import annotations
-
-import math
-from pathlib import Path
-
-import numpy as np
-from torch import nn as layers
-
-from fedgsp import Task
-"""
-
-
-@pytest.fixture
-def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Executes a text as a notebook or script would, as the module __main__."""
-
-    def execute(text: str, head: str = HEAD) -> ModuleType:
-        path = tmp_path / "cells.py"
-        # Within a second, a file of the same size would be taken for the one that was compiled before.
-        monkeypatch.setattr(sys, "dont_write_bytecode", True)
-        path.write_text(head + textwrap.dedent(text), encoding="utf-8")
-        spec = importlib.util.spec_from_file_location("__main__", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "__main__", module)
-        spec.loader.exec_module(module)
-        return module
-
-    return execute
-
-
-def written(text: str) -> dict[str, Any]:
-    """What a module with this text defines."""
-    found: dict[str, Any] = {"__name__": "written"}
-    exec(compile(text, "written.py", "exec"), found)
-    return found
+from tests.support.written_modules import written
 
 
 def test_imports_functions_bases_and_plain_values_come_along(cells: Any, tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""The source of functions and classes of a notebook or a script, and the names that it uses."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import inspect
+import linecache
+import symtable
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from fedgsp.errors import TaskError
+
+_NOT_KNOWN = "put the task into a module"
+
+
+def definition_of(thing: Any) -> str:
+    """The source of a function or class; raises TaskError if nobody knows it."""
+    inner, name = inspect.unwrap(thing), thing.__name__
+    if isinstance(inner, type):
+        text = _statement(inner)
+    else:
+        try:
+            text = inspect.getsource(inner)
+        except (OSError, TypeError):
+            raise TaskError(f"the source of {name!r} is not known", _NOT_KNOWN) from None
+    return textwrap.dedent(text)
+
+
+def _statement(kind: type) -> str:
+    """The source of the statement that has made a class; raises TaskError if several may have."""
+    lines = _lines_of_methods(kind)
+    found = [one for file in lines for one in _statements(file, kind) if lines[file] & _lines(one[0])]
+    if not found:  # none of its methods tells more
+        with contextlib.suppress(OSError, TypeError):  # a class of a notebook has no file
+            found = _statements(inspect.getfile(kind), kind)
+        cells = [file for file in linecache.cache if "ipykernel" in file or file.startswith("<ipython-input")]
+        found = found or next(filter(None, (_statements(file, kind) for file in reversed(cells))), [])
+        first = vars(kind).get("__firstlineno__")  # since Python 3.13
+        found = [one for one in found if one[0].co_firstlineno == first] or found
+    if not found:
+        raise TaskError(f"the source of {kind.__name__!r} is not known", _NOT_KNOWN)
+    if len({text for _, text in found}) > 1:
+        raise TaskError(
+            f"the class {kind.__name__!r} is defined {len(found)} times, and it has no method that tells which"
+            " definition is used",
+            "give each of these classes a name of its own",
+        )
+    return found[-1][1]
+
+
+def _lines_of_methods(kind: type) -> dict[str, set[int]]:
+    """File -> the lines in which the methods of a class begin that its statement has made; the newest file first."""
+    found: dict[str, set[int]] = {}
+    for name, value in reversed([*vars(kind).items()]):
+        inner = inspect.unwrap(getattr(value, "fget", getattr(value, "func", value)))  # those of properties
+        code = getattr(inner, "__code__", None)
+        if isinstance(code, types.CodeType) and code.co_qualname == f"{kind.__qualname__}.{name}":
+            found.setdefault(code.co_filename, set()).add(code.co_firstlineno)
+    return found
+
+
+def _statements(file: str, kind: type) -> list[tuple[types.CodeType, str]]:
+    """The class statements of a file, or of a cell, that have the name of a class: the body and the source of each."""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, vars(sys.modules[kind.__module__]))
+    with contextlib.suppress(SyntaxError, ValueError):  # a cell with commands of the notebook
+        code = compile("".join(lines), file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        bodies = _bodies(code, kind.__qualname__)
+        return [(body, "".join(inspect.getblock(lines[body.co_firstlineno - 1 :]))) for body in bodies]
+    return []
+
+
+def _bodies(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
+    """The bodies of the classes of this name in a module, and in the functions and classes of it."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            if inner.co_qualname == name and not inner.co_flags & inspect.CO_OPTIMIZED:
+                yield inner
+            yield from _bodies(inner, name)
+
+
+def _lines(body: types.CodeType) -> set[int]:
+    """The lines in which the methods of a class begin."""
+    return {inner.co_firstlineno for inner in body.co_consts if isinstance(inner, types.CodeType)}
+
+
+def used_names(source: str) -> list[str]:
+    """The names of its module that a definition reads, in their order, and those that its annotations quote."""
+    read, tree = set(_globals(symtable.symtable(source, "<task>", "exec"))), ast.parse(source)
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)) if node.id in read]
+    notes = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
+    quoted = [name for note in notes if isinstance(note, ast.AST) for name in _quoted(note)]
+    return list(dict.fromkeys([*names, *(name for name in quoted if not hasattr(builtins, name))]))
+
+
+def _quoted(note: ast.AST) -> Iterator[str]:
+    """The names in the texts of an annotation, such as `"Hint | None"`; the texts of a Literal are no names."""
+    if isinstance(note, ast.Subscript) and "Literal" in (getattr(note.value, one, "") for one in ("id", "attr")):
+        return
+    if isinstance(note, ast.Constant) and isinstance(note.value, str):
+        with contextlib.suppress(SyntaxError, ValueError):  # a text for readers
+            yield from (node.id for node in ast.walk(ast.parse(note.value, mode="eval")) if isinstance(node, ast.Name))
+    for inner in ast.iter_child_nodes(note):
+        yield from _quoted(inner)
+
+
+def _globals(scope: symtable.SymbolTable) -> Iterator[str]:
+    """The names that a scope, and those inside it, may read from the module."""
+    for symbol in scope.get_symbols():
+        # The body of a class reads a name from the module until it gives it a value: `rate = rate`.
+        if symbol.is_global() or (symbol.is_referenced() and scope.get_type() in ("module", "class")):
+            yield symbol.get_name()
+    for inner in scope.get_children():
+        yield from _globals(inner)
