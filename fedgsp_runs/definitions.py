@@ -16,24 +16,29 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 
+#: What Python itself keeps for the methods of a class.
+_OF_CLASSES = ("__class__", "__classdict__")
 _NOT_KNOWN = "put the task into a module"
 
 
 def definition_of(thing: Any) -> str:
     """The source of a function or class; raises TaskError if nobody knows it."""
-    inner, name = inspect.unwrap(thing), thing.__name__
-    if isinstance(inner, type):
-        text = _statement(inner)
-    else:
-        try:
-            text = inspect.getsource(inner)
-        except (OSError, TypeError):
-            raise TaskError(f"the source of {name!r} is not known", _NOT_KNOWN) from None
-    return textwrap.dedent(text)
+    inner = inspect.unwrap(thing)
+    try:
+        return textwrap.dedent(_statement(inner)[1] if isinstance(inner, type) else inspect.getsource(inner))
+    except (OSError, TypeError):
+        raise TaskError(f"the source of {thing.__name__!r} is not known", _NOT_KNOWN) from None
 
 
-def _statement(kind: type) -> str:
-    """The source of the statement that has made a class; raises TaskError if several may have."""
+def enclosed_by(thing: Any) -> list[str]:
+    """The variables that a function or class uses of a function around it; its source does not have them."""
+    inner = inspect.unwrap(thing)
+    code = _statement(inner)[0] if isinstance(inner, type) else getattr(inner, "__code__", None)
+    return [name for name in getattr(code, "co_freevars", ()) if name not in _OF_CLASSES]
+
+
+def _statement(kind: type) -> tuple[types.CodeType, str]:
+    """The body and the source of the statement that has made a class; raises TaskError if several may have."""
     lines = _lines_of_methods(kind)
     found = [one for file in lines for one in _statements(file, kind) if lines[file] & _lines(one[0])]
     if not found:  # none of its methods tells more
@@ -51,7 +56,7 @@ def _statement(kind: type) -> str:
             " definition is used",
             "give each of these classes a name of its own",
         )
-    return found[-1][1]
+    return found[-1]
 
 
 def _lines_of_methods(kind: type) -> dict[str, set[int]]:

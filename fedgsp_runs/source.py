@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from typing import Any
 from fedgsp.errors import TaskError
 from fedgsp.files import put
 from fedgsp.tasks import FOLDER_VARIABLE, MODULES_VARIABLE
-from fedgsp_runs.definitions import definition_of, used_names
+from fedgsp_runs.definitions import definition_of, enclosed_by, used_names
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
 MAIN = "__main__"
+#: The name of a written module in this process.
+_WRITTEN = "_written_by_fedgsp_runs"
 _ABSENT = object()
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 
@@ -89,10 +91,11 @@ def module_of(task: Callable[..., Any]) -> str:
     writer = _Writer(vars(sys.modules[MAIN]))
     writer.define(task)
     text = f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
-    if writer.classes:
+    compared = [one for one in writer.defined if isinstance(one, type) or hasattr(one, "__wrapped__")]
+    if compared:
         written = _executed(text)
-        for one in writer.classes:
-            _check_unchanged(one, written[one.__name__])
+        for one in compared:
+            (_check_unchanged if isinstance(one, type) else _check_wrappers)(one, written[one.__name__])
     return text
 
 
@@ -103,9 +106,10 @@ class _Writer:
         self._names = names
         self._imports: dict[str, None] = {}
         self._definitions: list[str] = []
-        self._seen: set[str] = set()
-        #: The classes that the module defines.
-        self.classes: list[type] = []
+        #: What the module has by its names.
+        self._things: dict[str, Any] = {}
+        #: The functions and classes that the module defines.
+        self.defined: list[Any] = []
 
     def text(self) -> str:
         """The module."""
@@ -119,19 +123,20 @@ class _Writer:
     def define(self, thing: Any) -> None:
         """Adds a function or a class, after all that it uses."""
         name = thing.__name__
-        self._seen.add(name)
+        self._things[name] = thing
         source = definition_of(thing)
         if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
             self._imports["from __future__ import annotations"] = None
         for used in used_names(source):
-            if used not in self._seen and used in self._names and not _is_builtin(used, self._names[used]):
+            if used in self._names and not _is_builtin(used, self._names[used]):
                 self._use(used, name)
         self._definitions.append(source.rstrip())
-        if isinstance(thing, type):
-            self.classes.append(thing)
+        self.defined.append(thing)
 
     def _use(self, name: str, user: str) -> None:
         value = self._names[name]
+        if self._has(name, value, user):
+            return
         if isinstance(value, types.ModuleType):
             self._imports[f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"] = None
         elif _is_of_main(value):
@@ -140,7 +145,13 @@ class _Writer:
             self._imports[line] = None
         else:
             self._definitions.append(f"{name} = {self._written(name, value, user)}")
-        self._seen.add(name)
+        self._things[name] = value
+
+    def _has(self, name: str, value: Any, user: str) -> bool:
+        """Whether the module has a value under a name; raises TaskError if it has another one there."""
+        if name in self._things and self._things[name] is not value:
+            raise TaskError(f"{user} uses two things that have the name {name!r}", "give each a name of its own")
+        return name in self._things
 
     def _written(self, name: str, value: Any, user: str) -> str:
         """The source of a value; raises TaskError if it has none."""
@@ -171,7 +182,13 @@ class _Writer:
         known = value.__name__
         if not known.isidentifier():
             raise TaskError(f"{user} uses {name!r}, a lambda, which cannot be written as source", "write it with def")
-        if known not in self._seen:
+        if not self._has(known, value, user):
+            if enclosed := enclosed_by(value):
+                raise TaskError(
+                    f"{user} uses {name!r}, which is made inside a function and uses variables of that function:"
+                    f" {', '.join(enclosed)}",
+                    "define it outside of the function; if a decorator makes it, let that use functools.wraps",
+                )
             self.define(value)
         if known != name:
             self._definitions.append(f"{name} = {known}")
@@ -179,7 +196,7 @@ class _Writer:
 
 def _executed(text: str) -> dict[str, Any]:
     """What a module with this text defines; raises TaskError if it raises."""
-    module = types.ModuleType("_written_by_fedgsp_runs")
+    module = types.ModuleType(_WRITTEN)
     sys.modules[module.__name__] = module  # data classes look for their module there
     try:
         exec(compile(text, "<the module written for the nodes>", "exec"), vars(module))
@@ -210,14 +227,40 @@ def _check_unchanged(live: type, written: type) -> None:
         )
 
 
+def _check_wrappers(live: Any, written: Any) -> None:
+    """Raises TaskError if a function got a wrapper after its statement, or lost one: nodes would not see that."""
+    if [*_layers(live, True)] != [*_layers(written, True)]:
+        raise TaskError(
+            f"the function {live.__name__!r} was wrapped after its def statement; the nodes would not see it",
+            "write the wrapper as a decorator, above the def statement",
+        )
+
+
 def _told(value: Any) -> str | None:
     """What two values of a class attribute must have in common; None for those that are not compared."""
-    if isinstance(value, types.FunctionType):
-        return f"function {value.__qualname__}"
+    if isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
+        return f"function {' '.join(_layers(value, False))}"
     try:
         return as_source(value, lambda thing: str(getattr(thing, "__qualname__", thing.__name__)))
     except (NotWrittenError, AttributeError):
         return None
+
+
+def _layers(value: Any, others: bool) -> Iterator[str]:
+    """The names of a function and its wrappers, from the outermost; those of other modules only with `others`.
+
+    torch itself wraps a method of an optimiser's class when that is used.
+    """
+    while (inner := getattr(value, "__wrapped__", None)) is not None:
+        if others or getattr(value, "__globals__", {}).get("__name__") in (MAIN, _WRITTEN):
+            yield _name_of(value)
+        value = inner
+    yield _name_of(value)
+
+
+def _name_of(value: Any) -> str:
+    code = getattr(value, "__code__", None)
+    return str(code.co_qualname if isinstance(code, types.CodeType) else type(value).__qualname__)
 
 
 def _is_builtin(name: str, value: Any) -> bool:

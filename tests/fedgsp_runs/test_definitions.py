@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -61,3 +62,110 @@ def test_a_class_without_methods_that_is_defined_in_several_ways_is_refused(cell
     assert caught.value.remedy == "give each of these classes a name of its own"
     module = cells(text.format(2, '"a"'))
     assert written(module_of(module.Mine))["Mine"].model() == "a"
+
+
+ENCLOSED = """
+    import functools
+
+    def scaler(by):
+        def scale(value): return by * value
+        return scale
+
+    def doubled(function):
+        def call(*values): return 2 * function(*values)
+        return call
+
+    def network(size):
+        class Net:
+            _sizes = [size]
+        return Net
+
+    double, triple, Net = scaler(2), scaler(3), network(4)
+    by = function = size = None
+
+    @doubled
+    def rows(count): return count
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "variable"), [("double", "by"), ("rows", "function"), ("Net", "size"), ("PART", "by")]
+)
+def test_what_a_function_makes_with_variables_of_its_own_is_refused(used: str, variable: str, cells: Any) -> None:
+    """Even if the module has variables of the same names."""
+    text = textwrap.dedent(ENCLOSED) + f"PART = functools.partial(double)\nclass Mine(Task):\n    _used = {used}"
+    name = used if used != "PART" else "scale"
+    what = f"Mine uses '{name}', which is made inside a function and uses variables of that function: {variable}"
+    with pytest.raises(TaskError, match=what) as caught:
+        module_of(cells(text).Mine)
+    assert caught.value.remedy.endswith("if a decorator makes it, let that use functools.wraps")
+
+
+WRAPPED = """
+    import functools
+
+    def doubled(function):
+        @functools.wraps(function)
+        def call(*values): return 2 * function(*values)
+        return call
+
+    def rows(count): return count
+    {}
+
+    class Mine(Task):
+        def model(self): return rows(2)
+        def data(self, client): return {}
+    {}
+"""
+LATER = "the function 'rows' was wrapped after its def statement"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "method", "what"),
+    [
+        ("rows = doubled(rows)", "1", "", LATER),
+        ("rows = functools.cache(rows)", "1", "", LATER),
+        ("twice = doubled(rows)", "twice(1)", "", "Mine uses two things that have the name 'rows'"),
+        (
+            "",
+            "1",
+            "Mine.model = doubled(Mine.model)",
+            "Mine.model was set after the class statement, which says",
+        ),
+    ],
+)
+def test_a_wrapper_that_comes_later_is_refused(function: str, value: str, method: str, what: str, cells: Any) -> None:
+    with pytest.raises(TaskError, match=what):
+        module_of(cells(WRAPPED.format(function, value, method)).Mine)
+
+
+def test_two_functions_of_one_name_are_refused(cells: Any) -> None:
+    module = cells("""
+        def part(value): return value
+        first = part
+        def part(value): return 2 * value
+
+        class Mine(Task):
+            def model(self): return first(1), part(1)
+    """)
+    with pytest.raises(TaskError, match="Mine uses two things that have the name 'part'; give each a name of its own"):
+        module_of(module.Mine)
+
+
+def test_an_optimiser_that_was_used_comes_along(cells: Any) -> None:
+    """torch wraps the method `step` of its class then."""
+    module = cells("""
+        import torch
+
+        class Mine(Task):
+            def model(self): return layers.Linear(1, 1)
+            def data(self, client): return None
+            def optimizer(self, parameters, learning_rate): return Slow(parameters, learning_rate)
+
+        class Slow(torch.optim.SGD):
+            def step(self, closure=None): return super().step(closure)
+    """)
+    for mine in module.Mine(), written(module_of(module.Mine))["Mine"]():
+        assert mine.optimizer(mine.model().parameters(), 0.5).step() is None
+    assert hasattr(module.Slow.step, "__wrapped__")
+    assert "class Slow" in module_of(module.Mine)
