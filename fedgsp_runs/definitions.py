@@ -11,7 +11,7 @@ import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedgsp.errors import TaskError
@@ -103,6 +103,23 @@ def used_names(source: str) -> list[str]:
     notes = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
     quoted = [name for note in notes if isinstance(note, ast.AST) for name in _quoted(note)]
     return list(dict.fromkeys([*names, *(name for name in quoted if not hasattr(builtins, name))]))
+
+
+def submodules(source: str, packages: Mapping[str, str]) -> list[str]:
+    """The modules inside packages that a definition reads, as in `package.sub.load()`; `packages`: what names mean."""
+    found = (_module(node, packages) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    return sorted(set(filter(None, found)))
+
+
+def _module(node: ast.AST, packages: Mapping[str, str]) -> str | None:
+    """The module for which an expression stands, such as `package.sub`, if it is one."""
+    if isinstance(node, ast.Name):
+        return packages.get(node.id)
+    if not isinstance(node, ast.Attribute) or (package := _module(node.value, packages)) is None:
+        return None
+    name = f"{package}.{node.attr}"
+    held = getattr(sys.modules.get(package), node.attr, None)  # or a function that has the name of its module
+    return name if held is not None and sys.modules.get(name) is held else None
 
 
 def _quoted(note: ast.AST) -> Iterator[str]:

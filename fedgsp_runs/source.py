@@ -21,7 +21,7 @@ from typing import Any
 from fedgsp.errors import TaskError
 from fedgsp.files import put
 from fedgsp.tasks import FOLDER_VARIABLE, MODULES_VARIABLE
-from fedgsp_runs.definitions import definition_of, enclosed_by, used_names
+from fedgsp_runs.definitions import definition_of, enclosed_by, submodules, used_names
 from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
@@ -127,9 +127,13 @@ class _Writer:
         source = definition_of(thing)
         if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
             self._imports["from __future__ import annotations"] = None
-        for used in used_names(source):
-            if used in self._names and not _is_builtin(used, self._names[used]):
+        found = [used for used in used_names(source) if used in self._names]
+        for used in found:
+            if not _is_builtin(used, self._names[used]):
                 self._use(used, name)
+        modules = {used: self._names[used] for used in found if isinstance(self._names[used], types.ModuleType)}
+        for one in submodules(source, {used: module.__name__ for used, module in modules.items()}):
+            self._imports[_aliased(one)] = None  # importing a package need not import them
         self._definitions.append(source.rstrip())
         self.defined.append(thing)
 
@@ -168,9 +172,8 @@ class _Writer:
     def _referred(self, thing: Any, user: str) -> str:
         """What the module calls a module, a class or a function; raises NotWrittenError for others."""
         if isinstance(thing, types.ModuleType):
-            alias = f"_{thing.__name__.replace('.', '_')}"
-            self._imports[f"import {thing.__name__} as {alias}"] = None
-            return alias
+            self._imports[_aliased(thing.__name__)] = None
+            return _alias(thing.__name__)
         if _is_of_main(thing):
             self._define_of_main(thing.__name__, thing, user)
             return str(thing.__name__)
@@ -192,6 +195,15 @@ class _Writer:
             self.define(value)
         if known != name:
             self._definitions.append(f"{name} = {known}")
+
+
+def _alias(module: str) -> str:
+    return f"_{module.replace('.', '_')}"
+
+
+def _aliased(module: str) -> str:
+    """The line that imports a module by a name that no script uses."""
+    return f"import {module} as {_alias(module)}"
 
 
 def _executed(text: str) -> dict[str, Any]:

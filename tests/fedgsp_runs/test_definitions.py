@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +171,29 @@ def test_an_optimiser_that_was_used_comes_along(cells: Any) -> None:
         assert mine.optimizer(mine.model().parameters(), 0.5).step() is None
     assert hasattr(module.Slow.step, "__wrapped__")
     assert "class Slow" in module_of(module.Mine)
+
+
+@pytest.mark.parametrize(
+    "line", ["import its_package.inner.data", "import its_package as short, its_package.inner.data"]
+)
+def test_a_module_inside_a_package_is_imported_for_the_nodes(
+    line: str, cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package itself imports nothing: `its_package.inner` is there because the script has imported it."""
+    inner = tmp_path / "its_package" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").touch()
+    (inner / "data.py").write_text("def load(): return 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "p" if "as p" in line else "its_package"
+    module = cells(f"""
+        {line}
+
+        class Mine(Task):
+            def model(self): return {name}.inner.data.load()
+            def data(self, client): return layers.functional.relu
+    """)
+    text = module_of(module.Mine)
+    for known in [known for known in sys.modules if known.startswith("its_package")]:
+        monkeypatch.delitem(sys.modules, known)
+    assert written(text)["Mine"]().model() == 3
