@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 import sysconfig
@@ -26,8 +27,9 @@ from fedgsp_runs.values import NotWrittenError, as_source
 
 #: Where notebooks and scripts define their names.
 MAIN = "__main__"
-#: The name of a written module in this process.
-_WRITTEN = "_written_by_fedgsp_runs"
+#: How the name of a written module begins in this process; a number follows, since threads may write at once.
+_WRITTEN = "_written_by_fedgsp_runs_"
+_NUMBERS = itertools.count()
 _ABSENT = object()
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 
@@ -208,7 +210,7 @@ def _aliased(module: str) -> str:
 
 def _executed(text: str) -> dict[str, Any]:
     """What a module with this text defines; raises TaskError if it raises."""
-    module = types.ModuleType(_WRITTEN)
+    module = types.ModuleType(f"{_WRITTEN}{next(_NUMBERS)}")
     sys.modules[module.__name__] = module  # data classes look for their module there
     try:
         exec(compile(text, "<the module written for the nodes>", "exec"), vars(module))
@@ -264,7 +266,7 @@ def _layers(value: Any, others: bool) -> Iterator[str]:
     torch itself wraps a method of an optimiser's class when that is used.
     """
     while (inner := getattr(value, "__wrapped__", None)) is not None:
-        if others or getattr(value, "__globals__", {}).get("__name__") in (MAIN, _WRITTEN):
+        if others or str(getattr(value, "__globals__", {}).get("__name__")).startswith((MAIN, _WRITTEN)):
             yield _name_of(value)
         value = inner
     yield _name_of(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,6 +119,21 @@ def test_what_is_set_after_the_class_statement_is_refused(cells: Any, text: str,
         module_of(module.Mine)
     name = what.partition(" ")[0].partition(".")[2]
     assert caught.value.remedy == f"write {name} into the class"
+
+
+def test_threads_write_modules_at_once(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp.both", lambda: None, raising=False)
+    module = cells("""
+        import fedgsp
+
+        class Mine(Task):
+            _met = fedgsp.both()
+            def model(self): return None
+    """)
+    monkeypatch.setattr("fedgsp.both", threading.Barrier(2, timeout=20).wait)  # both are executed at this moment
+    with ThreadPoolExecutor(2) as threads:
+        texts = [*threads.map(module_of, [module.Mine] * 2)]
+    assert texts[0] == texts[1]
 
 
 def test_a_module_that_raises_is_refused_before_a_process_is_started(cells: Any) -> None:
