@@ -18,9 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
-import tomli_w
-
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError, DataError, PeerError, RunError, TaskError, UserError, not_started
 from fedgsp.options import suggestion
@@ -33,7 +30,8 @@ from fedgsp.task import Task
 from fedgsp_runs.places import made_in_its_place
 from fedgsp_runs.progress import Progress
 from fedgsp_runs.result import Run, warned
-from fedgsp_runs.source import Source, found_by_nodes, source_of
+from fedgsp_runs.source import Source, found_by_nodes, place_of, source_of
+from fedgsp_runs.texts import as_scalar, as_text, as_toml
 from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python
 from top_server.compared import differing
@@ -92,7 +90,7 @@ def run(
     if run_dir is not None:
         run_dir = directory_of(run_dir, "run_dir")
     made = _made(task, options or {})
-    count = made.num_clients if clients is None else scalar(clients)
+    count = made.num_clients if clients is None else as_scalar(clients)
     if isinstance(count, int) and count < 1:
         raise ConfigError(f"`clients` is {count}", "give a whole number of at least 1")
     few = min(NODES, count) if isinstance(count, int) else NODES  # other counts are refused below
@@ -105,7 +103,7 @@ def run(
         told.setdefault("listen", "127.0.0.1:0")
     with _claimed(run_dir, scheme) as directory:
         source = source_of(task, directory)
-        text = _toml(told | {"task": source.name})
+        text = as_toml(told | {"task": source.name})
         config = parse(RunConfig, text, Path("run()"))  # before a process is started
         for why in () if {"place", "listen"} & settings.keys() else waits_for_others(config):  # nobody knows the port
             raise ConfigError(why, "lower it, or give `listen`, and start the other nodes")
@@ -140,8 +138,10 @@ def play_again(directory: Path, told: Mapping[str, Any]) -> Run:
 
 
 def _continued(flags: list[str], directory: Path, folder: Path | None, progress: bool) -> Run:
-    """Continues a run whose processes find its task in `folder`, by default in its directory. The code is trusted."""
-    _play(flags, directory, folder or directory.resolve(), progress)
+    """Continues a run whose processes find its task in `folder`, by default as `place_of` says."""
+    with contextlib.suppress(UserError):  # the top server says what is wrong with the record
+        folder = folder or place_of(Run(directory).settings.task, directory)
+    _play(flags, directory, folder, progress)
     return Run(directory, Run(directory).settings.task)
 
 
@@ -169,7 +169,7 @@ def _asked(
         "scheme": scheme,
         "clients": found.clients if clients is None else clients,
     }
-    return parse(RunConfig, _toml(told), Path("run()"))
+    return parse(RunConfig, as_toml(told), Path("run()"))
 
 
 @in_python()
@@ -262,7 +262,7 @@ def _made(task: str | Callable[..., Task], options: Mapping[str, Any]) -> Task:
     from fedgsp_node.tasks import build_task, load_task
     from fedgsp_node.tasks.loading import factory_of
 
-    texts = {key: _text(value) for key, value in options.items()}
+    texts = {key: as_text(value) for key, value in options.items()}
     if isinstance(task, str):
         made = made_in_its_place(lambda: load_task(task, texts))
         _check_kinds(factory_of(task)[1], options)
@@ -284,45 +284,6 @@ def _check_kinds(factory: Callable[..., object], options: Mapping[str, Any]) -> 
                     f"option {name} is {shown(options[name])}, and the task would get it as text",
                     f"say its type in the task, such as {name}: float | None = None",
                 )
-
-
-def _toml(told: Mapping[str, Any]) -> str:
-    """Settings as a file."""
-    return tomli_w.dumps({key: _plain(key, value) for key, value in told.items() if value is not None})
-
-
-def _plain(name: str, value: Any) -> Any:
-    """A setting as TOML has it."""
-    if isinstance(value, Mapping):
-        return {str(key): _text(one) for key, one in value.items()}
-    if isinstance(value, PurePath):
-        return str(Path(value).absolute())
-    if isinstance(value, list | tuple | set | frozenset):
-        found: Any = [scalar(one) for one in value]
-        known = all(isinstance(one, str | int | float) for one in found)
-    else:
-        found = scalar(value)
-        known = isinstance(found, str | int | float)
-    if not known:
-        raise ConfigError(
-            f"{name} is {shown(value)}", "give a text, a number, True or False, a path, or a list or table of these"
-        )
-    return found
-
-
-def scalar(value: Any) -> Any:
-    """A number or text of NumPy as that of Python; any other value as it is."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _text(value: Any) -> str:
-    """An option as text."""
-    value = scalar(value)
-    if isinstance(value, PurePath):
-        return str(Path(value).absolute())
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _play(flags: list[str], directory: Path, folder: Path | None, progress: bool) -> None:

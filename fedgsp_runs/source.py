@@ -7,14 +7,16 @@ pickled: what has no source and is no plain value is refused by name.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
+import importlib.util
 import inspect
 import itertools
 import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,7 @@ def source_of(task: str | Callable[..., Any], folder: Path) -> Source:
     A text is the name of a task. Raises TaskError if processes cannot find it.
     """
     if isinstance(task, str):
-        return Source(task, None)
+        return Source(task, _folder_of(task))
     name = getattr(task, "__qualname__", "")
     if not callable(task) or "." in name or not name.isidentifier():
         raise TaskError(f"the task {task!r} is no class of a module", "define it at the top level of a module or cell")
@@ -77,6 +79,29 @@ def source_of(task: str | Callable[..., Any], folder: Path) -> Source:
     text = module_of(task)
     module = f"task_{name.lower()}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     return Source(f"{module}:{name}", folder, text)
+
+
+def place_of(task: str, directory: Path) -> Path:
+    """Where nodes find the task that a run directory names: there, or where this process would import it from."""
+    top, own = _top_of(task), directory.resolve()
+    there = (own / f"{top}.py").is_file() or (own / top / "__init__.py").is_file()
+    return own if there else _folder_of(task) or own
+
+
+def _folder_of(task: str) -> Path | None:
+    """The folder in which only this process finds the module of a task's name, such as that of a script."""
+    if ":" not in task or not _top_of(task).isidentifier():
+        return None
+    with contextlib.suppress(ValueError):  # the module is __main__
+        spec = importlib.util.find_spec(_top_of(task))
+        if spec is not None:
+            root = _parent(spec.origin if spec.has_location else None, spec.submodule_search_locations)
+            return next(iter(_only_here([root])), None)
+    return None
+
+
+def _top_of(task: str) -> str:
+    return task.partition(":")[0].partition(".")[0]
 
 
 def found_by_nodes(folder: Path | None, directory: Path) -> dict[str, str]:
@@ -317,18 +342,27 @@ def _home(value: Any) -> str | None:
 def _folders(imports: list[str]) -> list[str]:
     """The folders in which only this process finds the modules of these lines, such as those beside a script."""
     tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
-    roots = dict.fromkeys(str(root) for top in tops if top in sys.modules and (root := _root(top)) is not None)
-    mine = {str(Path(entry).resolve()) for entry in sys.path}
+    roots = dict.fromkeys(_root(top) for top in tops if top in sys.modules)
+    return [str(one) for one in _only_here(roots)]
+
+
+def _only_here(folders: Iterable[Path | None]) -> list[Path]:
+    """Those of the folders in which this process looks for modules, and a process of its own would not."""
+    mine = {Path(entry).resolve() for entry in sys.path}
     given = [*sysconfig.get_paths().values(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), ""]
-    return [one for one in roots if one in mine - {str(Path(entry).resolve()) for entry in given}]
+    return [one for one in folders if one is not None and one in mine - {Path(entry).resolve() for entry in given}]
 
 
 def _root(module: str) -> Path | None:
-    """The folder from which a module's package is imported, unless it is an installed one."""
+    """The folder from which a module's package is imported, if it has a file."""
     top = sys.modules[module.partition(".")[0]]
-    file = getattr(top, "__file__", None)
-    if file is None:  # of Python itself, or a package without __init__.py
-        paths = list(getattr(top, "__path__", ()))
-        return Path(paths[0]).resolve().parent if paths else None
+    return _parent(getattr(top, "__file__", None), getattr(top, "__path__", None))
+
+
+def _parent(file: str | None, paths: Iterable[str] | None) -> Path | None:
+    """The folder that has a module's file, or one of the folders of a package without `__init__.py`."""
+    if file is None:  # of Python itself, or such a package
+        found = list(paths or ())
+        return Path(found[0]).resolve().parent if found else None
     path = Path(file).resolve()
     return path.parent.parent if path.name == "__init__.py" else path.parent

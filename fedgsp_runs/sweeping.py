@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fedgsp.errors import ConfigError
 from fedgsp.task import Task
-from fedgsp_runs.playing import play_again, run, scalar
+from fedgsp_runs.playing import play_again, run
 from fedgsp_runs.result import Run, frame
+from fedgsp_runs.texts import as_scalar
 from fedgsp_runs.values import shown
 from top_server.record.directory import RunDirectory
 
@@ -74,7 +75,7 @@ def sweep(
     runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
     if not asked:
         raise ConfigError("the sweep has no variants", "give at least one of the `variants`")
-    chosen = scalar(only)
+    chosen = as_scalar(only)
     if chosen is not None and not (isinstance(chosen, int) and 0 <= chosen < len(asked)):
         raise ConfigError(f"`only` is {only!r}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")
     for seed, name in asked if chosen is None else [asked[chosen]]:
@@ -106,7 +107,7 @@ def _check(variants: Any, settings: Mapping[str, Any]) -> None:
 
 def _whole(seeds: Any) -> list[int]:
     """The seeds as numbers of Python; raises ConfigError."""
-    found = [scalar(one) for one in seeds] if isinstance(seeds, Iterable) else []
+    found = [as_scalar(one) for one in seeds] if isinstance(seeds, Iterable) else []
     if not found or not all(type(one) is int for one in found):
         raise ConfigError(f"`seeds` is {seeds!r}", "give a list of whole numbers: [0, 1, 2]")
     return found

@@ -60,6 +60,20 @@ def test_nodes_find_a_class_of_a_module_beside_the_script(tmp_path: Path) -> Non
     play(script, recorded, elsewhere)
 
 
+@pytest.mark.parametrize("task", ["Two", "'two_clients:Two'"])
+def test_a_run_of_a_module_beside_the_script_goes_on_from_there(task: str, tmp_path: Path) -> None:
+    elsewhere, recorded = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    (tmp_path / "two_clients.py").write_text(OF_A_MODULE)
+    (tmp_path / "layers_of_two.py").write_text(LAYERS)
+    script, head = (
+        tmp_path / "script.py",
+        "import sys\nfrom fedgsp_runs import extend, run\nfrom two_clients import Two\n",
+    )
+    script.write_text(f"{head}{RUN.replace('Two', task)}extend(sys.argv[1], 2, progress=False).model()\n")
+    play(script, recorded, elsewhere, rounds=2)
+
+
 @pytest.mark.parametrize("of_a_module", [True, False])
 def test_an_installed_module_does_not_take_the_place_of_one_that_the_script_uses(
     of_a_module: bool, tmp_path: Path
@@ -79,12 +93,12 @@ def test_an_installed_module_does_not_take_the_place_of_one_that_the_script_uses
     assert load_file(recorded / "models" / "final.safetensors").keys() == {"weight", "bias"}
 
 
-def play(script: Path, recorded: Path, folder: Path, *installed: Path) -> None:
-    """Executes a script in a folder, which is to record a run of one round; `installed` has other modules."""
+def play(script: Path, recorded: Path, folder: Path, *installed: Path, rounds: int = 1) -> None:
+    """Executes a script in a folder, which is to record a run of so many rounds; `installed` has other modules."""
     paths = [Path(fedgsp.__file__).parents[1], *installed]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     told = subprocess.run(
         [sys.executable, str(script), str(recorded)], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert told.returncode == 0, told.stderr
-    assert len(Run(recorded).rows) == 1
+    assert len(Run(recorded).rows) == rounds

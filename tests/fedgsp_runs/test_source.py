@@ -14,7 +14,7 @@ import pytest
 
 from fedgsp.errors import TaskError
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_runs.source import module_of, source_of
+from fedgsp_runs.source import module_of, place_of, source_of
 from tests.support.written_modules import written
 
 
@@ -350,3 +350,14 @@ def test_the_same_source_has_the_same_name_and_another_source_another(cells: Any
 def test_what_is_no_class_of_a_module_is_refused(task: Any, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="is no class of a module"):
         source_of(task, tmp_path)
+
+
+def test_a_record_decides_on_no_folder_for_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, here, elsewhere = (tmp_path / name for name in ("run", "here", "elsewhere"))
+    for folder, name in ((run, "both"), (here, "both"), (here, "mine"), (elsewhere, "theirs")):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(here)
+    found = {"both": run, "mine": here, "theirs": run, "sys": run, "json": run, "__main__": run, str(elsewhere): run}
+    assert {name: place_of(f"{name}:Mine", run) for name in found} == found
+    assert place_of("mine", run) == place_of("", run) == run
