@@ -124,11 +124,15 @@ class Run:
             return sums_of(self._files)
 
     @in_python()
-    def model(self, client: int | None = None, name: str = "final") -> dict[str, torch.Tensor]:
+    def model(
+        self, client: int | None = None, name: str = "final", *, state_dir: Path | str | None = None
+    ) -> dict[str, torch.Tensor]:
         """The state of a model, for `load_state_dict` of the task's model: name -> tensor.
 
         `client` chooses the model of a client where groups or clients have different ones. `name` is a file of
-        `models/` without its ending, such as "round-0003" or "best". Raises UserError if there is no such model.
+        `models/` without its ending, such as "round-0003" or "best". `state_dir` is the folder of the client's node,
+        with the heads and personal models that stayed there. Raises UserError if there is no such model, and warns if
+        the model is not the one that the run has evaluated.
         """
         import tempfile
 
@@ -136,25 +140,32 @@ class Run:
 
         from fedgsp_node.finished.export import export
         from fedgsp_node.finished.record import read
+        from fedgsp_node.kept.personal_state import PersonalState
 
         if client is not None and not isinstance(client, numbers.Integral):
             raise ConfigError(f"`client` is {client!r}", "give the number of a client")
-        run = read(self.directory.absolute())
+        folder = None if state_dir is None else directory_of(state_dir, "state_dir").absolute()
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"`state_dir` {folder}: there is no such folder", "give that of the client's node")
+        run, notes = read(self.directory.absolute()), list[str]()
         file = run.model(name, client)
         task = self.task
-        with tempfile.TemporaryDirectory() as folder, in_place_of(task):
-            out = Path(folder) / "model.safetensors"
+        with tempfile.TemporaryDirectory() as aside, in_place_of(task):
+            out = Path(aside) / "model.safetensors"
             export(
                 run,
                 task,
                 file,
                 out,
                 client=client,
-                personal=None,
+                personal=None if folder is None else PersonalState(folder),
                 merge_adapters=False,
-                tell=lambda _: None,
+                tell=notes.append,
             )
-            return dict(load_file(out))
+            state = dict(load_file(out))
+        for note in notes:
+            warnings.warn(visible(reworded(note)), stacklevel=3)  # the line that called this method
+        return state
 
     @property
     def task(self) -> Task:

@@ -16,6 +16,7 @@ _PARAMETERS = {
     "--out": "out",
     "--extend": "extend",
     "--resume": "resume",
+    "--state-dir": "state_dir",
     "--task-option": "options",
     **dict.fromkeys(("--local-nodes", "--workers"), "nodes"),
 }
