@@ -13,7 +13,7 @@ from fedgsp_runs.playing import play_again, run
 from fedgsp_runs.result import Run, frame
 from fedgsp_runs.texts import as_scalar
 from fedgsp_runs.values import shown
-from top_server.record.directory import RunDirectory
+from top_server.record.directory import RunDirectory, never_began
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,5 +114,6 @@ def _whole(seeds: Any) -> list[int]:
 
 
 def _played(directory: Path, told: dict[str, Any]) -> Run:
-    begun = RunDirectory(directory).events.is_file()
+    files = RunDirectory(directory)
+    begun = files.events.is_file() and not never_began(files)  # a run replaces one that never began
     return play_again(directory, told) if begun else run(**told, run_dir=directory)

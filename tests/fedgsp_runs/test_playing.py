@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from fedgsp.errors import ConfigError, RunError, TaskError, UserError
+from fedgsp.settings.files import dump
 from fedgsp.settings.recorded import load_recorded
+from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_runs import Run, extend, resume, run, sweep
 from fedgsp_runs.playing import _claimed, _made
@@ -318,6 +320,18 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
     assert one.directory == tmp_path / "a-0"
     assert (one.settings.rounds, one.settings.learning_rate, one.settings.clients) == (1, 0.125, 2)
     assert one.settings.task_option == {"clients": "2"}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+def test_a_sweep_plays_a_run_that_was_interrupted_before_its_first_round(tmp_path: Path) -> None:
+    """Such as during the local run with which it is compared."""
+    (tmp_path / "a-0" / "models").mkdir(parents=True)
+    (tmp_path / "a-0" / "config.toml").write_text(dump(RunConfig(clients=2, rounds=1)))
+    (tmp_path / "a-0" / "history.jsonl").touch()
+    (tmp_path / "a-0" / "events.jsonl").write_text('{"event": "run_started", "run": "0123456789abcdef"}\n')
+    found = sweep({"a": {}}, out=tmp_path, rounds=1, options={"clients": 2}, scheme="fedavg", progress=False, nodes=1)
+    assert is_finished(found.runs["a"][0].events)
 
 
 def test_a_metric_of_an_old_record_does_not_hide_a_column(tmp_path: Path) -> None:

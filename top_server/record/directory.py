@@ -90,7 +90,7 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
     """
     directory = RunDirectory(config.run_dir or _unused(now or datetime.now(UTC), config.scheme))
     check_owner("--run-dir", config.run_dir or DEFAULT_PARENT)
-    again = _never_began(directory)
+    again = never_began(directory)
     if not again:
         check_free(directory)
     claim(directory)
@@ -192,7 +192,7 @@ def lock(file: IO[bytes], directory: RunDirectory) -> None:
         raise ConfigError(f"another top server records in {directory.path}", "wait for its end, or stop it")
 
 
-def _never_began(directory: RunDirectory) -> bool:
+def never_began(directory: RunDirectory) -> bool:
     """Whether a run ended here before its first round, for example while it waited for nodes."""
     try:
         if directory.history.stat().st_size or any(directory.models.iterdir()):
@@ -210,7 +210,7 @@ def is_worth_keeping(directory: RunDirectory) -> bool:
     An error message quotes the last `children.TAIL_LINES` lines of a log; longer logs are kept.
     """
     return (
-        not _never_began(directory)
+        not never_began(directory)
         or any(event.get("event") not in _BEFORE_WORK for event in lines_of(directory.events))
         or any(_lines_more(log) for log in directory.logs.glob("*.log"))
     )
