@@ -20,8 +20,11 @@ _PARAMETERS = {
     "--task-option": "options",
     **dict.fromkeys(("--local-nodes", "--workers"), "nodes"),
 }
-#: A command that Python has as a function is that function, and no program.
-_FLAG = re.compile(r"--config (?=run\(\))|(?:top-server )?--(?:resume|extend)(?![a-z-])|--[a-z][a-z-]*")
+#: A command that Python has as a function is that function, and no program. Another command stays as a shell takes it.
+_FLAG = re.compile(
+    r"--config (?=run\(\))|(?:top-server )?--(?:resume|extend)(?![a-z-])"
+    r"|(?:top-server|fedgsp-node) (?:'[^']*'|[^;,`()])*|--[a-z][a-z-]*"
+)
 
 
 @contextlib.contextmanager
@@ -39,8 +42,8 @@ def reworded(text: str) -> str:
     return _FLAG.sub(lambda found: _parameter(found[0]), text)
 
 
-def _parameter(flag: str) -> str:
-    if flag.endswith(" "):  # `run` gives its arguments as the text of a file
-        return ""
-    flag = flag.removeprefix("top-server ")
-    return f"`{_PARAMETERS[flag]}`" if flag in _PARAMETERS else flag
+def _parameter(found: str) -> str:
+    flag = found.removeprefix("top-server ")
+    if flag in _PARAMETERS:
+        return f"`{_PARAMETERS[flag]}`"
+    return "" if found == "--config " else found  # `run` gives its arguments as the text of a file

@@ -14,6 +14,15 @@ from fedgsp_runs.words import in_python
         ("to add rounds, use --extend with --rounds", "to add rounds, use `extend` with `rounds`"),
         ("continue it first: top-server --resume runs/a", "continue it first: `resume` runs/a"),
         ("--out x.png cannot be written", "`out` x.png cannot be written"),
+        (
+            "start it again: top-server --config a/b.toml --run-dir a",
+            "start it again: top-server --config a/b.toml --run-dir a",
+        ),
+        (
+            "call `fedgsp-node check --task x`, or give --clients",
+            "call `fedgsp-node check --task x`, or give `clients`",
+        ),
+        ("finish it (top-server --resume a), or give --model", "finish it (`resume` a), or give `name`"),
         ("--resume-all is no flag", "--resume-all is no flag"),
     ],
 )
