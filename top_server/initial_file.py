@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,13 @@ def check_fits(path: Path, expected: Expected) -> None:
             if found.get(name) == (spec.dtype, spec.shape)
             and _digest(found[name], _tensor(path, file, name)) != digest
         ]
-    own = {spec.name: spec for spec in (*expected.needed, *expected.added)}
-    known = {**own, **{name: spec for name, (spec, _) in constants.items()}}
+        own = {spec.name: spec for spec in (*expected.needed, *expected.added)}
+        known = {**own, **{name: spec for name, (spec, _) in constants.items()}}
+        twins = {name for name in found.keys() - known.keys() if _is_twin(path, file, name, found, known.values())}
     lacking = [spec.name for spec in expected.needed if spec.name not in found]
     heads = [name for name in found if name in expected.heads]
-    strange = [name for name in found if name not in known and name not in expected.heads]
+    fitting = {*known, *twins, *expected.heads}
+    strange = [name for name in found if name not in fitting]
     differing = [
         f"{visible(name)} is {dtype}{list(shape)} and should be {known[name].dtype}{list(known[name].shape)}"
         for name, (dtype, shape) in found.items()
@@ -153,6 +155,12 @@ def _tensor(path: Path, file: Any, name: str) -> NDArray[np.generic]:
             f"--initial-model {path}: tensor {visible(name)} has a dtype that numpy lacks", "convert it to float32"
         ) from None
     return tensor
+
+
+def _is_twin(path: Path, file: Any, name: str, found: Mapping[str, Kind], known: Iterable[TensorSpec]) -> bool:
+    """Whether a tensor has the values of one of the model: a file has a tensor of tied layers under several names."""
+    alike = [spec.name for spec in known if found[name] == found.get(spec.name) == (spec.dtype, spec.shape)]
+    return any(np.array_equal(_tensor(path, file, name), _tensor(path, file, one)) for one in alike)
 
 
 def _digest(kind: Kind, array: NDArray[np.generic]) -> bytes:

@@ -69,6 +69,14 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path, change: dict[str, Any
     assert what in refused(written(tmp_path, tensors), Expected(SPECS, heads={"head.bias"})).what
 
 
+def test_a_tied_tensor_may_have_its_further_names(tmp_path: Path) -> None:
+    """`fedgsp-node export` writes it under all of them, as `load_state_dict` takes it."""
+    tied = {**MODEL, "decoder.weight": MODEL["body.weight"].copy()}
+    initial_file.check_fits(written(tmp_path, tied), Expected(SPECS))
+    tied["decoder.weight"][1, 2] = 9
+    assert "does not have: decoder.weight" in refused(written(tmp_path, tied), Expected(SPECS)).what
+
+
 def test_a_file_in_bfloat16_is_refused_with_the_dtype(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     safetensors.torch.save_file({"body.weight": torch.zeros(2, 3, dtype=torch.bfloat16)}, path)
