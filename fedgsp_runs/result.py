@@ -19,12 +19,13 @@ from fedgsp.scoring import COLUMNS
 from fedgsp.settings.checks import check_name
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig
+from fedgsp.task import Task
 from fedgsp.tasks import TASKS
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from fedgsp_runs.places import in_place_of, made_in_its_place
 from fedgsp_runs.sums import Sums, sums_of
-from fedgsp_runs.values import directory_of
+from fedgsp_runs.values import directory_of, shown
 from fedgsp_runs.words import in_python, reworded
 from top_server.record.damage import naming_damage
 from top_server.record.directory import RunDirectory
@@ -33,8 +34,6 @@ from top_server.record.history import lines_of, read_lines
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-
-    from fedgsp.task import Task
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class Run:
         """
         self.directory = directory_of(directory, "directory")
         self._files = RunDirectory(self.directory)
+        if task is not None and not isinstance(task, Task | str):
+            raise ConfigError(f"`task` is {shown(task)}", "give an instance of the run's task, or its name")
         self._task = task
         if not any(file.is_file() for file in (self._files.config, self._files.events, self._files.history)):
             raise ConfigError(

@@ -188,6 +188,9 @@ class _Writer:
         """The source of a value; raises TaskError if it has none."""
         try:
             return as_source(value, lambda thing: self._referred(thing, user))
+        except RecursionError:
+            what = f"a {type(value).__name__} that holds itself"
+            raise TaskError(f"{user} uses {name!r}, {what}, which cannot be written as source", _REMEDY) from None
         except NotWrittenError as error:
             kind, held = type(value).__name__, type(error.value).__name__
             what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
@@ -281,7 +284,7 @@ def _told(value: Any) -> str | None:
         return f"function {' '.join(_layers(value, False))}"
     try:
         return as_source(value, lambda thing: str(getattr(thing, "__qualname__", thing.__name__)))
-    except (NotWrittenError, AttributeError):
+    except (NotWrittenError, AttributeError, RecursionError):
         return None
 
 

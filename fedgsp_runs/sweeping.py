@@ -12,7 +12,7 @@ from fedgsp.task import Task
 from fedgsp_runs.playing import play_again, run
 from fedgsp_runs.result import Run, frame
 from fedgsp_runs.texts import as_scalar
-from fedgsp_runs.values import shown
+from fedgsp_runs.values import directory_of, shown
 from top_server.record.directory import RunDirectory, never_began
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def sweep(
     resumed; both only if it has the same settings. With `only`, one run is played and returned: that of this number,
     counted from 0, seed by seed. So the tasks of a job array can play a sweep. Raises UserError as `run` does.
     """
+    folder = directory_of(out, "out")
     _check(variants, settings)
     asked = [(seed, name) for seed in _whole(seeds) for name in variants]
     runs: dict[str, dict[int, Run]] = {name: {} for name in variants}
@@ -79,7 +80,7 @@ def sweep(
     if chosen is not None and not (isinstance(chosen, int) and 0 <= chosen < len(asked)):
         raise ConfigError(f"`only` is {only!r}, and there are {len(asked)} runs", f"give 0 to {len(asked) - 1}")
     for seed, name in asked if chosen is None else [asked[chosen]]:
-        directory = Path(out) / f"{name}-{seed}"
+        directory = folder / f"{name}-{seed}"
         told = {"task": task, **settings, **variants[name], "seed": seed}
         runs[name][seed] = _played(directory, told)
     return Sweep(runs)
@@ -92,7 +93,7 @@ def _check(variants: Any, settings: Mapping[str, Any]) -> None:
             f"`variants` is {shown(variants)}", 'give settings by names: {"slow": {"learning_rate": 0.01}}'
         )
     for name, own in variants.items():
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+        if not isinstance(name, str) or not name or {"/", "\0"} & {*name} or name.startswith("."):
             raise ConfigError(f"the variant {name!r} cannot name a directory", "give it another name")
         if not isinstance(own, Mapping):
             raise ConfigError(

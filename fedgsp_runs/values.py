@@ -27,8 +27,8 @@ def shown(value: Any) -> str:
 
 
 def directory_of(value: Any, name: str) -> Path:
-    """A directory that a caller names; ConfigError, with the name of the parameter, for what is no path."""
-    if not isinstance(value, str | os.PathLike):
+    """A directory that a caller names; ConfigError, with the name of the parameter, for what cannot be one."""
+    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
         raise ConfigError(f"`{name}` is {shown(value)}", "give the path of a directory")
     return Path(value)
 

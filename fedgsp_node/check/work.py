@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from fedgsp.errors import TaskError, UserError
@@ -143,7 +144,9 @@ def _check_arguments(task: Task, clients: Iterable[int] | None) -> None:
 
 def check(task: Task, clients: Iterable[int] | None = None) -> Report:
     """See `fedgsp.check`."""
-    ids = None if clients is None or not isinstance(clients, Iterable) else tuple(clients)
+    ids = None
+    if isinstance(clients, Iterable):
+        ids = tuple(int(one) if isinstance(one, np.integer) else one for one in clients)
     _check_arguments(task, clients if ids is None else ids)
     work = Work()
     with contextlib.chdir("."):  # the task may change it; the caller's stays

@@ -206,6 +206,7 @@ MISTAKES: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"local_nodes": 3}, ConfigError, "local_nodes is no argument of `run`; give `nodes` in its place"),
     ({"task_option": {"clients": 3}}, ConfigError, "task_option is no argument of `run`; give `options` in its"),
     ({"scheme": None}, ConfigError, "`scheme` is None (NoneType); give the name of a scheme"),
+    ({"run_dir": "a\0b"}, ConfigError, "`run_dir` is 'a\\x00b' (str); give the path of a directory"),
     ({"run_dir": 3}, ConfigError, "`run_dir` is 3 (int); give the path of a directory"),
     ({"clients": -1}, ConfigError, "`clients` is -1; give a whole number of at least 1"),
     (
@@ -294,6 +295,8 @@ SWEEPS: list[tuple[dict[str, Any], str]] = [
     ({"run_dir": "x"}, "this sweep has run_dir='x', which a sweep sets itself"),
     ({"seeds": 7}, "`seeds` is 7; give a list of whole numbers"),
     ({"seeds": [0.5]}, "`seeds` is [0.5]"),
+    ({"out": None}, "`out` is None (NoneType); give the path of a directory"),
+    ({"variants": {"a\0": {}}}, "cannot name a directory"),
     ({"only": "0"}, "`only` is '0', and there are 1 runs"),
 ]
 
@@ -352,42 +355,9 @@ def test_errors_of_python_name_its_parameters_and_no_flags(tmp_path: Path) -> No
         found.model(name="round-0001")
 
 
-def test_what_is_no_path_and_no_client_is_named(tmp_path: Path) -> None:
-    wrongs: list[Any] = [None, 3]
-    for wrong in wrongs:
-        with pytest.raises(ConfigError, match=rf"`directory` is {wrong} .*; give the path of a directory"):
-            Run(wrong)
-        with pytest.raises(ConfigError, match=rf"`run_dir` is {wrong} "):
-            resume(wrong)
-    found = Run(
-        write(tmp_path / "run", Digits(2), {"final": (trained(Digits(2), 0), ())}, task_option={"clients": "2"})
-    )
-    client: Any = "a"
-    with pytest.raises(ConfigError, match="`client` is 'a'; give the number of a client"):
-        found.model(client=client)
-    counts: list[Any] = ["five", 2.5, True]
-    for rounds in counts:
-        with pytest.raises(ConfigError, match=r"`rounds` is .*; give the number of all rounds of the run"):
-            extend(found.directory, rounds)
-    (tmp_path / "run" / "history.jsonl").write_text('{"round": 1, "accuracy": 0.5, "loss": 1.0}\n')
-    with pytest.raises(ConfigError, match=r"^`out` /nowhere/x.png cannot be written"):
-        found.picture("/nowhere/x.png")
-
-
 def test_a_run_shows_how_many_trainings_were_skipped(tmp_path: Path) -> None:
     made = write(tmp_path / "run", Digits(2), {"final": (trained(Digits(2), 0), ())}, task_option={"clients": "2"})
     for skipped, told in (((0, 0), " rounds>"), ((1, 2), ", 3 trainings skipped>")):
         rows = [json.dumps({"round": 1 + place, "clients_skipped": few}) for place, few in enumerate(skipped)]
         (made / "history.jsonl").write_text("".join(f"{row}\n" for row in rows))
         assert repr(Run(made)).endswith(told)
-
-
-@pytest.mark.parametrize("folder", ["nowhere", "."])
-def test_what_is_no_run_is_refused_at_once(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no run; give the directory of a run"):
-        Run(tmp_path / folder)
-
-
-def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no directory"):
-        resume(tmp_path / "none")

@@ -184,6 +184,10 @@ def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
             "'kept', a dict that holds a ndarray",
         ),
         (
+            "d = {}\nd[0] = [d]\nclass Mine(Task):\n    def data(self, client): return d",
+            "'d', a dict that holds itself",
+        ),
+        (
             "from functools import partial\nhalf = partial(np.add, np.zeros(3))\nclass Mine(Task):\n    add = half",
             "'half', a partial that holds a ndarray",
         ),

@@ -36,6 +36,7 @@ def test_a_client_without_data_ends_the_check_with_the_words_of_its_line(tmp_pat
     with pytest.raises(TaskError, match=r"data of client 1 cannot be used: the task's data\(1\) raised FileNotFound"):
         fedgsp.check(Folder(tmp_path))
     assert fedgsp.check(Folder(tmp_path), clients=[0, 2]).good
+    assert fedgsp.check(Folder(tmp_path), clients=np.array([0, 2])).good
 
 
 def test_a_client_that_the_task_does_not_have_is_a_mistake() -> None:
