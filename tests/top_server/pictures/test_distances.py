@@ -37,7 +37,9 @@ def test_rows_follow_the_coalitions_and_values_below_0_are_0(axes: Axes) -> None
 
 def test_unknown_distances_are_drawn_as_far_apart_as_they_count(axes: Axes) -> None:
     image = draw_distances(axes, [0, 1], np.array([[0, np.nan], [np.nan, 0]]), [])
-    np.testing.assert_array_equal(np.ma.filled(image.get_array(), -1), [[0, 1], [1, 0]])
+    shown = image.get_array()
+    assert shown is not None
+    np.testing.assert_array_equal(np.ma.filled(shown, -1), [[0, 1], [1, 0]])
 
 
 def test_every_coalition_is_outlined_along_the_diagonal(axes: Axes) -> None:

@@ -317,7 +317,7 @@ def test_long_names_of_clients_are_cut_and_leave_room_for_the_panels(
     run = run_directory(tmp_path, [row])
     (run / "events.jsonl").write_text(json.dumps({"event": "node_joined", "names": names}) + "\n")
     (run / "distances.json").write_text(json.dumps({"clients": [*range(24)], "distances": np.eye(24).tolist()}))
-    heights = []
+    heights: list[float] = []
 
     def watched(figure: Figure, *args: Any, **options: Any) -> None:
         saved(figure, *args, **options)

@@ -221,12 +221,13 @@ def test_several_runs_are_compared_in_table_and_charts(tmp_path: Path) -> None:
 def test_many_variants_look_different_and_their_names_stand_below_the_curves(tmp_path: Path) -> None:
     rates = [0.01 * number for number in range(1, 13)]
     runs = [recorded(tmp_path / f"{rate}", STARTED, rows=two_rounds(), learning_rate=rate) for rate in rates]
-    axes = Figure(layout="constrained").add_subplot()
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot()
     charts._bands(axes, variants([facts(run) for run in runs]), lambda one: one.scores, "score", 1)
     assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 12
-    (legend,) = axes.get_figure(root=True).legends
+    (legend,) = figure.legends
     assert len(legend.get_texts()) == 12
-    axes.get_figure(root=True).draw_without_rendering()
+    figure.draw_without_rendering()
     assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
 
 

@@ -98,4 +98,4 @@ def test_a_loss_that_is_no_number_any_more_is_not_shown_as_the_last_good_one() -
     state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
     assert state.loss == 1.25  # round 2 was not evaluated
     state.apply(event("round_finished", round=3, **{**ROW, "loss": None}))
-    assert (state.ratings[-1], state.loss) == (0.5, None)
+    assert [state.ratings[-1], state.loss] == [0.5, None]

@@ -23,8 +23,8 @@ async def test_texts_of_a_record_that_are_not_utf_8_are_shown_with_escapes(tmp_p
     assert shown["names"]["3"] == r"\udce9Writer 3"
     assert (await got(tmp_path, "round.json?run=a&round=3")).json()["told"]
     assert [one["kind"] for one in (await got(tmp_path, "runs.json")).json()] == ["finished"]
-    for path in ("pictures/groups.png?run=a", "compare.json?run=a"):
-        await got(tmp_path, path)
+    for address in ("pictures/groups.png?run=a", "compare.json?run=a"):
+        await got(tmp_path, address)
 
 
 @pytest.mark.parametrize("again", [True, False])

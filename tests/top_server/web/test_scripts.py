@@ -56,8 +56,8 @@ for (const event of value) round.take(event);
 const said = (group) => [group.program, group.last?.client ?? null,
   [...group.members.values()].map((one) => one.state)];
 console.log(JSON.stringify(round.groups.map(said)));"""
-BEGUN = {"event": "round_started", "teams": [[0, 1, 2, 5], [3, 4]], "reason": "first"}
-DONE = [
+BEGUN: dict[str, Any] = {"event": "round_started", "teams": [[0, 1, 2, 5], [3, 4]], "reason": "first"}
+DONE: list[dict[str, Any]] = [
     *({"event": "hop_finished", "group": 0, "program": "relay", "client": one, "position": one} for one in (0, 1, 2)),
     {"event": "client_skipped", "group": 0, "client": 5, "reason": "lost"},
     {"event": "hop_finished", "group": 1, "program": "parallel", "client": 3, "position": 0},
@@ -70,7 +70,7 @@ DONE = [
 def test_a_round_that_is_resumed_keeps_what_was_done(tmp_path: Path, again: dict[str, Any] | None) -> None:
     resumed = [] if again is None else [{"event": "round_resumed", **again}]
     kept = (again or {}).get("hops", 0)
-    more = [] if kept == 3 else [{**DONE[2]}]
+    more = [] if kept == 3 else DONE[2:3]
     found = played(tmp_path, ROUND, [{"round": 1, **one} for one in (BEGUN, *DONE, *resumed, BEGUN, *more)])
     before = ["done" if client < kept else "waiting" for client in (0, 1)]
     assert found == [["relay", 2, [*before, "done", "skipped" if kept else "waiting"]], ["", None, ["waiting"] * 2]]
