@@ -78,4 +78,4 @@ async def _others_come(context: RunContext, asked: set[int], reason: str) -> boo
     if not there() and membership.departures.clients.difference(asked, membership.left_out):
         wait_s = context.config.join_timeout
         logger.warning("%s; waiting for clients that are away, at most %.0f s", reason, wait_s)
-    return await membership.changes.until(there, wait_s)
+    return await membership.until(there, wait_s)

@@ -52,7 +52,7 @@ async def test_a_node_that_lost_its_network_or_was_restarted_raises_no_alarm(sce
         assert scene.recorder.of_kind("node_left")[0]["reason"] == ANEW
         newer.cancel()
         older.cancel()
-        assert await scene.membership.changes.until(lambda: not scene.membership.nodes, timeout_s=30.0)
+        assert await scene.membership.until(lambda: not scene.membership.nodes, timeout_s=30.0)
         restarted, welcome = await joins(after, "hospital-a", (0, 1), process="two")
         assert isinstance(welcome, Welcome)
         restarted.cancel()

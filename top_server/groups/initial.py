@@ -106,7 +106,7 @@ async def _makers(context: RunContext, refused: Collection[str], lost: Collectio
         return {first[node]: node for node in sorted(first, key=lambda node: (node in lost, first[node]))}
 
     if not refused or any(node not in refused for node in lost):
-        await context.membership.changes.until(lambda: bool(there()), context.config.join_timeout)
+        await context.membership.until(lambda: bool(there()), context.config.join_timeout)
     return there()
 
 

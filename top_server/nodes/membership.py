@@ -113,8 +113,7 @@ class Membership:
         #: Of a resumed run: the digests of its constants by name.
         self.saved_constants: Mapping[str, bytes] | None = None
         self._working = False
-        #: The changes of the nodes and their clients.
-        self.changes = Changes(self._awake)
+        self._changes = Changes(self._awake)
         self._over: Leave | None = None
         #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
@@ -259,7 +258,7 @@ class Membership:
                 torch=hello.torch,
             )
         )
-        self.changes.note()
+        self._changes.note()
         return admitted
 
     def note_refusal(self, name: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
@@ -321,11 +320,11 @@ class Membership:
         with dispensable(self._over is not None):
             self._audit.note("left", node=node.hello.node, reason=reason)
             self._recorder.record(NodeLeft(node=node.hello.node, reason=reason))
-        self.changes.note()
+        self._changes.note()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
         """Waits for so many nodes and clients; False if they are not present after the timeout."""
-        return await self.changes.until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
+        return await self.until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
         """Waits for these clients; returns the clients that are missing after the timeout."""
@@ -333,7 +332,7 @@ class Membership:
         def missing() -> set[int]:
             return {client for client in clients if client not in self._clients and self._bears(client)}
 
-        await self.changes.until(lambda: not missing(), timeout_s)
+        await self.until(lambda: not missing(), timeout_s)
         return missing()
 
     def note_offence(self, client: int) -> None:
@@ -363,7 +362,11 @@ class Membership:
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
-        await self.changes.until(lambda: not self._nodes, timeout_s)
+        await self.until(lambda: not self._nodes, timeout_s)
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
+        return await self._changes.until(holds, timeout_s)
 
     def _host_of(self, asks: str, older: Node | None, client: int) -> str | None:
         """The node that hosts a client, or that owns it; None if the node `asks` may have it.

@@ -95,7 +95,7 @@ async def wait_for_returns(membership: Membership, clients: Collection[int] | No
     departures = membership.departures
     most = departures.now() + RETURNS_S
     while (wait_s := min(departures.patience_s(clients), most - departures.now())) > 0:
-        await membership.changes.until(lambda: not departures.patience_s(clients), wait_s)
+        await membership.until(lambda: not departures.patience_s(clients), wait_s)
     if waited_for := departures.waited_for(clients):
         names = ", ".join(sorted(found.node for found in waited_for))
         logger.warning("nodes still leave after %.0f s of waiting; not waiting any longer for %s", RETURNS_S, names)
