@@ -2,12 +2,15 @@
 
 import contextlib
 import grp
+import logging
 import os
 import pwd
 import stat
 from pathlib import Path
 
 from fedgsp.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 ROOT = 0
 #: An environment variable. With the value 1, no other user reaches the folders of this process, as in a container:
@@ -54,15 +57,11 @@ def check_tree(flag: str, path: Path) -> None:
     """Raises ConfigError unless only this user, and root, could have made or changed what is in a directory.
 
     That also holds for the folders above it, in which somebody could put another directory in its place, and for
-    what symbolic links in it lead to. A directory that does not exist passes, if nobody else can change the folders
-    above it: a program that made it there would refuse it at its next start.
+    what symbolic links in it lead to. A directory that does not exist passes.
     """
     try:
         if os.path.exists(path):
             _check_tree(flag, path)
-        else:
-            with contextlib.suppress(FileNotFoundError):  # this program will make the folders that are missing
-                _check_way(flag, path)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a directory of your own") from None
 
@@ -97,6 +96,14 @@ def _check_way(flag: str, path: Path) -> None:
             _check_owner(flag, here, here.lstat())
             _check_way(flag, here.parent / here.readlink())
             here = here.resolve()
+
+
+def tell_if_open(flag: str, path: Path, next_time: str) -> None:
+    """Warns of a directory that this program has just made, if it would be refused `next_time`."""
+    try:
+        check_tree(flag, path)
+    except ConfigError as error:
+        logger.warning("%s; %s", error, next_time)
 
 
 def keep_from_others(paths: list[Path]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from fedgsp.errors import TaskError
 
 #: What Python itself keeps for the methods of a class.
-_OF_CLASSES = ("__class__", "__classdict__")
+_OF_CLASSES = ("__class__", "__classdict__", ".type_params", ".generic_base")
 _NOT_KNOWN = "put the task into a module"
 
 
@@ -34,7 +34,8 @@ def enclosed_by(thing: Any) -> list[str]:
     """The variables that a function or class uses of a function around it; its source does not have them."""
     inner = inspect.unwrap(thing)
     code = _statement(inner)[0] if isinstance(inner, type) else getattr(inner, "__code__", None)
-    return [name for name in getattr(code, "co_freevars", ()) if name not in _OF_CLASSES]
+    own = {*_OF_CLASSES, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
+    return [name for name in getattr(code, "co_freevars", ()) if name not in own]
 
 
 def _statement(kind: type) -> tuple[types.CodeType, str]:

@@ -12,7 +12,7 @@ from fedgsp import commands, logs
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
-from fedgsp.owners import check_tree
+from fedgsp.owners import check_tree, tell_if_open
 from fedgsp.parts import Part, Parts
 from fedgsp.processes import lifecycle
 from fedgsp.schedules import SCHEDULES
@@ -32,15 +32,7 @@ from top_server.grouping.round_size import GROWTHS
 from top_server.kubernetes import commands as commands_of_kubernetes
 from top_server.placing import PLACES, certificates
 from top_server.placing.slurm.command import slurm
-from top_server.record.directory import (
-    RunDirectory,
-    check_links,
-    close_to_others,
-    is_worth_keeping,
-    prepare,
-    remove,
-    tell_if_open,
-)
+from top_server.record.directory import RunDirectory, check_links, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 from top_server.tracking import TRACKERS, chosen
 from top_server.tracking import commands as commands_of_trackers
@@ -143,7 +135,7 @@ def _run(settings: RunConfig, json: bool) -> int:
     _check_place(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
-    tell_if_open(directory)
+    tell_if_open("--run-dir", directory.path, "without that, this run cannot be resumed")
     settings = dataclasses.replace(settings, run_dir=directory.path)
     return _play(settings, directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 

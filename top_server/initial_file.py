@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def check_fits(path: Path, expected: Expected) -> None:
         ]
         own = {spec.name: spec for spec in (*expected.needed, *expected.added)}
         known = {**own, **{name: spec for name, (spec, _) in constants.items()}}
-        twins = {name for name in found.keys() - known.keys() if _is_twin(path, file, name, found, known.values())}
+        twins = _twins(path, file, found, known)
     lacking = [spec.name for spec in expected.needed if spec.name not in found]
     heads = [name for name in found if name in expected.heads]
     fitting = {*known, *twins, *expected.heads}
@@ -157,10 +157,18 @@ def _tensor(path: Path, file: Any, name: str) -> NDArray[np.generic]:
     return tensor
 
 
-def _is_twin(path: Path, file: Any, name: str, found: Mapping[str, Kind], known: Iterable[TensorSpec]) -> bool:
-    """Whether a tensor has the values of one of the model: a file has a tensor of tied layers under several names."""
-    alike = [spec.name for spec in known if found[name] == found.get(spec.name) == (spec.dtype, spec.shape)]
-    return any(np.array_equal(_tensor(path, file, name), _tensor(path, file, one)) for one in alike)
+def _twins(path: Path, file: Any, found: Mapping[str, Kind], known: Mapping[str, TensorSpec]) -> set[str]:
+    """Further names of tensors of the model: a file has a tensor of tied layers under several names."""
+    own = {name for name, spec in known.items() if found.get(name) == (spec.dtype, spec.shape)}
+    alike = {found[name] for name in own}
+    further = {name for name, kind in found.items() if name not in known and kind in alike}
+    among = {found[name] for name in further}
+
+    def digest(name: str) -> bytes:
+        return _digest(found[name], _tensor(path, file, name))
+
+    same = {digest(name) for name in own if found[name] in among}
+    return {name for name in further if digest(name) in same}
 
 
 def _digest(kind: Kind, array: NDArray[np.generic]) -> bytes:

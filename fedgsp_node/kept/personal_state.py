@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular, fresh, sync, write_all
-from fedgsp.owners import check_tree
+from fedgsp.owners import check_tree, tell_if_open
 from fedgsp.run_ids import is_local
 from fedgsp.tensors.digests import check_digest, with_digest
 
@@ -45,6 +45,7 @@ class PersonalState:
         self._moves = defaultdict[int, list[tuple[str, str]]](list)
         if directory is not None:
             check_tree("--state-dir", directory)
+            there = directory.exists()
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 # A directory that cannot be written is reported now, and not after the first training.
@@ -55,6 +56,8 @@ class PersonalState:
                     f"--state-dir {directory} cannot be used: {error.strerror}",
                     "give a directory that can be written",
                 ) from None
+            if not there:
+                tell_if_open("--state-dir", directory, "without that, this node cannot be started again")
 
     def open(self, run_id: str) -> None:
         """Switches to a run. Files of other runs stay on disk and are not used."""

@@ -13,14 +13,14 @@ import pytest
 
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError
-from fedgsp.owners import SOLE_USER, check_directory, check_tree
+from fedgsp.owners import SOLE_USER, check_directory, check_tree, tell_if_open
 from fedgsp.security.tls import load
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.kept.personal_state import PersonalState
 from tests.support.certificates import Authority
 from tests.support.processes import top_server
-from top_server.record.directory import prepare, tell_if_open
+from top_server.record.directory import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = 4242
@@ -194,28 +194,32 @@ def test_nothing_in_a_resumed_directory_may_be_of_another_user(given: Path, name
         check_tree("--resume", given)
 
 
-def test_a_directory_that_is_not_there_yet_is_refused_if_others_could_change_it(tmp_path: Path) -> None:
-    """Otherwise a program would make it there, and refuse it at its next start."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    for path in (folder / "state", folder / "below" / "state"):
-        check_tree("--state-dir", path)
-        folder.chmod(0o2777)
-        with pytest.raises(ConfigError, match=r"--state-dir .*project can be changed by every user"):
-            check_tree("--state-dir", path)
-        folder.chmod(0o755)
-
-
-def test_a_start_warns_of_a_directory_that_could_not_be_resumed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mode", [0o2777, 0o777])
+def test_the_first_start_warns_of_a_directory_that_the_next_one_refuses(
+    mode: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tell_if_open(prepare(RunConfig(run_dir=tmp_path / "first")))
+    PersonalState(tmp_path / "closed")
     assert caplog.records == []
-    tmp_path.chmod(0o2777)
-    tell_if_open(prepare(RunConfig(run_dir=tmp_path / "second")))
-    (warned,) = caplog.records
-    assert f"--run-dir {tmp_path} can be changed by every user" in warned.getMessage()
-    assert warned.getMessage().endswith("this run cannot be resumed")
+    tmp_path.chmod(mode)
+    PersonalState(tmp_path / "below" / "state")
+    tell_if_open("--run-dir", prepare(RunConfig(run_dir=tmp_path / "run")).path, "this run cannot be resumed")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{flag} {tmp_path} can be changed by every user of this machine; run: chmod go-w {tmp_path}; {told}"
+        for flag, told in (
+            ("--state-dir", "without that, this node cannot be started again"),
+            ("--run-dir", "this run cannot be resumed"),
+        )
+    ]
+    with pytest.raises(ConfigError, match=r"--state-dir .* can be changed by every user"):
+        PersonalState(tmp_path / "below" / "state")
+
+
+@pytest.mark.e2e
+async def test_a_run_is_played_in_a_folder_that_others_can_change(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    async with top_server(tmp_path, "--local-nodes", "1", "--clients", "2", "--rounds", "1") as process:
+        await process.event("run_finished")
+        assert f"--run-dir {tmp_path} can be changed by every user" in process.errors
 
 
 def test_in_a_container_of_one_user_the_modes_of_volumes_do_not_matter(

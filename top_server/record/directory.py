@@ -17,7 +17,7 @@ from typing import IO
 from fedgsp.errors import ConfigError, DataError, not_written, remedy_of
 from fedgsp.files import MOST_OF_SETTINGS, in_place, open_file, put, read_file
 from fedgsp.locks import try_lock
-from fedgsp.owners import check_owner, check_tree, keep_from_others
+from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.processes.children import TAIL_LINES
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
@@ -114,14 +114,6 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
                     directory.models.rmdir()
             raise
     return directory
-
-
-def tell_if_open(directory: RunDirectory) -> None:
-    """Warns of a directory that `--resume` will refuse, because others can change it."""
-    try:
-        check_tree("--run-dir", directory.path)
-    except ConfigError as error:
-        logger.warning("%s; without that, this run cannot be resumed", error)
 
 
 def _text(config: RunConfig) -> str:
