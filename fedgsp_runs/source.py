@@ -350,7 +350,7 @@ def _folders(imports: list[str]) -> list[str]:
 
 
 def _only_here(folders: Iterable[Path | None]) -> list[Path]:
-    """Those of the folders in which this process looks for modules, and a process of its own would not."""
+    """Those of the folders in which this process looks for modules, and a new process would not look."""
     mine = {Path(entry).resolve() for entry in sys.path}
     given = [*sysconfig.get_paths().values(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), ""]
     return [one for one in folders if one is not None and one in mine - {Path(entry).resolve() for entry in given}]

@@ -1,4 +1,4 @@
-"""What is no path, no client, no task and no run is named before anything is done."""
+"""Wrong arguments are refused by name before anything is done."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedgsp.errors import DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.visible import visible
+from fedgsp.words import with_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +50,9 @@ def literal(text: str, most: int = _MOST_TEXT) -> str:
     return (shown if len(shown) <= most else f"{shown[:most]}...").replace("$", r"\$")
 
 
-def label(client: int, called: Mapping[int, str]) -> str:
-    """The number of a client, and the begin of its name if it has one."""
-    return f"{client} ({literal(called[client], _MOST_NAME)})" if client in called else str(client)
+def short_names(called: Mapping[int, str]) -> dict[int, str]:
+    """The begins of the names of clients, as pictures show them beside the numbers."""
+    return {client: literal(name, _MOST_NAME) for client, name in called.items()}
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
@@ -124,7 +125,8 @@ def name_clients(
 ) -> None:
     """Labels the positions 0, 1, ... along one side with numbers and names of clients, or some of them if many."""
     step = -(-len(clients) // _MOST_NAMES)
-    names = [label(client, called) for client in clients[::step]]
+    short = short_names(called)
+    names = [with_name(client, short) for client in clients[::step]]
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_ticks(range(0, len(clients), step), names, fontsize=8.0 if len(names) <= _FEW_NAMES else 6.5)
     if side == "x" and len("".join(names)) > _MOST_LETTERS:

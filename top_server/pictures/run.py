@@ -17,8 +17,8 @@ import numpy as np
 from fedgsp.errors import ConfigError, remedy_of
 from fedgsp.scoring import ACCURACY, larger_is_better, metric_of
 from fedgsp.visible import visible
-from fedgsp.words import share
-from top_server.pictures.distances import by_coalition, draw_distances, label, literal, name_clients
+from fedgsp.words import share, with_name
+from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients, short_names
 from top_server.pictures.files import write_out
 from top_server.pictures.groups import Groups
 from top_server.pictures.kept import Rows
@@ -138,7 +138,8 @@ def _paint_groups(axes: Axes, groups: Groups, called: Mapping[int, str]) -> None
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    names = dict(enumerate(label(client, called) for client in groups.clients))
+    short = short_names(called)
+    names = dict(enumerate(with_name(client, short) for client in groups.clients))
     axes.imshow(
         groups.image % _COLOURS,
         # The palettes have light colours beside dark ones: the dark colours come first, as they differ more.
