@@ -12,28 +12,17 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.optimizers import OPTIMIZERS
 from fedgsp_node.kept.optimizer_state import KeptStates
-from tests.support.local_work import Mixed, Tied, mlp, samples
+from tests.support.local_work import Mixed, Tied, mlp
+from tests.support.optimising import made as optimiser
+from tests.support.optimising import names, steps
 from tests.support.reference import as_numpy
 
 torch.set_num_threads(1)
 
 
 def made(name: str, module: nn.Module) -> torch.optim.Optimizer:
-    part, given = OPTIMIZERS[name], {"momentum": "0.9"} if name == "sgd" else {}
-    found: torch.optim.Optimizer = part.load()(list(module.parameters()), 0.01, part.read(given))
-    return found
-
-
-def names(module: nn.Module) -> dict[int, str]:
-    return {id(parameter): name for name, parameter in module.named_parameters()}
-
-
-def steps(module: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
-    x, y = samples(12)
-    for _ in range(count):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(x), y).backward()
-        optimizer.step()
+    """An optimiser that has a state: SGD has one with a momentum."""
+    return optimiser(name, {"momentum": "0.9"} if name == "sgd" else {}, module)
 
 
 def values(module: nn.Module) -> bytes:

@@ -16,7 +16,8 @@ from fedgsp.tensors.relayed_state import StateEntries, check_state, is_state, na
 from fedgsp.tensors.weights import Weights, WeightsError
 from fedgsp_node.kept.relayed_state import RelayedState
 from fedgsp_node.model.torch_weights import bound, tensor_specs, weights_of
-from tests.support.local_work import Mixed, Tied, mlp, samples
+from tests.support.local_work import Mixed, Tied, mlp
+from tests.support.optimising import made, names, steps
 from tests.support.reference import as_numpy
 
 torch.set_num_threads(1)
@@ -39,24 +40,6 @@ CASES: list[tuple[str, dict[str, str]]] = [
     ("asgd", {"t0": "2"}),
     ("rprop", {}),
 ]
-
-
-def made(name: str, given: dict[str, str], module: nn.Module) -> torch.optim.Optimizer:
-    part = OPTIMIZERS[name]
-    found: torch.optim.Optimizer = part.load()(list(module.parameters()), 0.01, part.read(given))
-    return found
-
-
-def names(module: nn.Module) -> dict[int, str]:
-    return {id(parameter): name for name, parameter in module.named_parameters()}
-
-
-def steps(module: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
-    x, y = samples(12)
-    for _ in range(count):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(x), y).backward()
-        optimizer.step()
 
 
 def with_state(module: nn.Module, entries: StateEntries) -> Weights:
