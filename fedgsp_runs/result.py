@@ -159,7 +159,7 @@ class Run:
                 file,
                 out,
                 client=client,
-                personal=None if folder is None else PersonalState(folder),
+                personal=None if folder is None else PersonalState(folder, read_only=True),
                 merge_adapters=False,
                 tell=notes.append,
             )

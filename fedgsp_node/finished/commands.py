@@ -177,7 +177,7 @@ def _kept_in(folder: Path | None) -> PersonalState | None:
 
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--state-dir {folder}: there is no such folder", "give that of the client's node")
-    return PersonalState(folder.absolute()) if folder is not None else None
+    return PersonalState(folder.absolute(), read_only=True) if folder is not None else None
 
 
 def _tell(text: str) -> None:

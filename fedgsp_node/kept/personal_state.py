@@ -36,7 +36,11 @@ _REMEDY = "restore it, or remove it to start afresh"
 class PersonalState:
     """Named tensors by client and purpose, of one run at a time. With a directory, they survive a restart."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, *, read_only: bool = False) -> None:
+        """`read_only` is for commands that read what a node keeps: the directory need not be writable for them.
+
+        Raises ConfigError if somebody else could have changed the directory, and DataError if it cannot be written.
+        """
         #: The state directory; None if nothing outlives the process.
         self.directory = directory
         self._run_id = ""
@@ -45,19 +49,8 @@ class PersonalState:
         self._moves = defaultdict[int, list[tuple[str, str]]](list)
         if directory is not None:
             check_tree("--state-dir", directory)
-            there = directory.exists()
-            try:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # A directory that cannot be written is reported now, and not after the first training.
-                with tempfile.TemporaryFile(dir=directory):
-                    pass
-            except OSError as error:
-                raise DataError(
-                    f"--state-dir {directory} cannot be used: {error.strerror}",
-                    "give a directory that can be written",
-                ) from None
-            if not there:
-                tell_if_open("--state-dir", directory, "without that, this node cannot be started again")
+            if not read_only:
+                _make_writable(directory)
 
     def open(self, run_id: str) -> None:
         """Switches to a run. Files of other runs stay on disk and are not used."""
@@ -265,6 +258,22 @@ class PersonalState:
         if self.directory is None:
             return None
         return self.directory / f"{self._run_id}-client-{client}.{purpose}.safetensors"
+
+
+def _make_writable(directory: Path) -> None:
+    """Makes a state directory if there is none; one that cannot be written is reported before the first training."""
+    there = directory.exists()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"--state-dir {directory} cannot be used: {error.strerror}",
+            "give a directory that can be written",
+        ) from None
+    if not there:
+        tell_if_open("--state-dir", directory, "without that, this node cannot be started again")
 
 
 @contextlib.contextmanager

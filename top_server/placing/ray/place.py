@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgsp.errors import PeerError, not_written
-from fedgsp.files import appending, private, write_secret
+from fedgsp.files import appending, private, write_all, write_secret
 from fedgsp.within import within
 from top_server.placing.base import About, Ended, Placing, Worker
 from top_server.placing.ray.connection import Connection, opened
@@ -140,8 +140,7 @@ class Ray(Placing):
         """The line that ends a worker; writes its output until then."""
         with appending(worker.log) as log:
             while (line := await driver.of(worker.name))["tell"] == "output":
-                log.write(base64.b64decode(line["data"]))
-                log.flush()
+                write_all(log, base64.b64decode(line["data"]))
         return line
 
 
