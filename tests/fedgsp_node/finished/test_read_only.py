@@ -32,7 +32,7 @@ def read_only(folder: Path) -> Iterator[None]:
             path.chmod(0o700)
         return
     try:
-        for words in (["--bind", folder, folder], ["-o", "remount,bind,ro", folder]):
+        for words in (("--bind", folder, folder), ("-o", "remount,bind,ro", folder)):
             if subprocess.run(["mount", *words], check=False).returncode:
                 pytest.skip("this machine lets nobody mount a folder")
         yield
