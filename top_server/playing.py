@@ -75,6 +75,7 @@ async def play(
                 scheme=config.scheme,
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
                 constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
+                task_options=dict(membership.standard.task_options) or ABSENT,
                 commit=await asyncio.to_thread(commit) or ABSENT,
             )
         )

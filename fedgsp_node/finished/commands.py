@@ -118,11 +118,13 @@ def evaluate(
         run.model(model, client)  # refuses before anything is loaded
     from fedgsp_node import devices
     from fedgsp_node.finished import evaluate as evaluating
+    from fedgsp_node.finished.options import check_options
     from fedgsp_node.hosted_data import names_of
     from fedgsp_node.kept.personal_state import PersonalState
 
     echo = stdout.taken()
     here, used = loaded(), devices.device_of(device)
+    check_options(run, here, options("--task-option", task_option or []))
     devices.prepare(used)
     names = names_of(here)
     scores, together = evaluating.evaluate(

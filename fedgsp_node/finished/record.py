@@ -65,6 +65,8 @@ class RunRecord:
     finished: bool
     #: Digests of the tensors that do not travel, by name; None if the run did not record them.
     constants: Mapping[str, bytes] | None
+    #: The options of the task that were equal on all nodes; empty if the run did not record them.
+    task_options: Mapping[str, str]
     models: tuple[ModelFile, ...]
 
     @property
@@ -118,11 +120,12 @@ def read(path: Path) -> RunRecord:
         if not is_run(started["run"]):
             raise ValueError("the id of the run is none")
         recorded = started.get("constants")
+        told = {str(key): str(value) for key, value in (started.get("task_options") or {}).items()}
         constants = None if recorded is None else {name: bytes.fromhex(one) for name, one in recorded.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{events} is damaged ({type(error).__name__}: {error})", _RESTORE) from None
     models = tuple(_model(file) for file in sorted((path / "models").glob("*.safetensors")))
-    return RunRecord(path, started["run"], load_recorded(config), finished, constants, models)
+    return RunRecord(path, started["run"], load_recorded(config), finished, constants, told, models)
 
 
 def _lines(path: Path) -> Iterator[Any]:

@@ -44,6 +44,9 @@ class RunStarted(Event):
     scheme: str
     head: Sequence[str] = told("names of the tensors that stay with the clients")
     constants: Mapping[str, str] = told("digest (BLAKE3) of each tensor that does not travel, by name", default=ABSENT)
+    task_options: Mapping[str, str] = told(
+        "options of the task that are equal on all nodes, as the first node has them, with defaults", default=ABSENT
+    )
     commit: str = told(
         "commit of the checkout that the top server runs from, with `-dirty` if files are changed", default=ABSENT
     )
