@@ -13,8 +13,8 @@ from fedgsp.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 ROOT = 0
-#: An environment variable. With the value 1, no other user reaches the folders of this process, as in a container:
-#: folders that others could change by their mode are then not refused.
+#: An environment variable. With the value 1, no other user reaches the folders of this process, as in a container.
+#: Folders that others could change are then not refused, whoever owns them: a volume may give all files one owner.
 SOLE_USER = "FEDGSP_SOLE_USER"
 
 
@@ -24,8 +24,8 @@ def check_secret(flag: str, path: Path, status: os.stat_result) -> None:
     `status` is that of the file which was read; `path` may be a symbolic link to it, which must be ours too.
     """
     if path.is_symlink():
-        _check_owner(flag, path, path.lstat())
-    _check_owner(flag, path, status)
+        _check_is_ours(flag, path, path.lstat())
+    _check_is_ours(flag, path, status)
     if status.st_mode & 0o077:
         who = "every user of this machine" if status.st_mode & 0o007 else f"group {_group(status.st_gid)}"
         raise ConfigError(
@@ -118,6 +118,11 @@ def _raise(error: OSError) -> None:
 
 
 def _check_owner(flag: str, path: Path, status: os.stat_result, roots_too: bool = True) -> None:
+    if not _is_sole_user():
+        _check_is_ours(flag, path, status, roots_too)
+
+
+def _check_is_ours(flag: str, path: Path, status: os.stat_result, roots_too: bool = True) -> None:
     """`roots_too`: what belongs to root passes too."""
     if status.st_uid != os.geteuid() and not (roots_too and status.st_uid == ROOT):
         whose = _user(status.st_uid)
@@ -129,13 +134,17 @@ def _check_owner(flag: str, path: Path, status: os.stat_result, roots_too: bool 
 
 def _check_unchanged(flag: str, path: Path, status: os.stat_result, shared: bool = True) -> None:
     """`shared`: it may be a folder for temporary files, where others can add files and replace none of this user."""
-    if os.environ.get(SOLE_USER) == "1":
+    if _is_sole_user():
         return
     others = status.st_mode & stat.S_IWOTH
     group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
     if (others or group) and not (shared and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         who = "every user of this machine" if others else f"group {_group(status.st_gid)}"
         raise ConfigError(f"{flag} {path} can be changed by {who}", f"run: chmod go-w {path}")
+
+
+def _is_sole_user() -> bool:
+    return os.environ.get(SOLE_USER) == "1"
 
 
 def _is_own_group(gid: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from fedgsp.commands import python_path
 from fedgsp.errors import ConfigError
-from fedgsp.owners import SOLE_USER, check_directory, check_tree, tell_if_open
+from fedgsp.owners import SOLE_USER, check_directory, check_secret, check_tree, tell_if_open
 from fedgsp.security.tls import load
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
@@ -230,6 +230,23 @@ def test_in_a_container_of_one_user_the_modes_of_volumes_do_not_matter(
         check_tree("--resume", given)
     monkeypatch.setenv(SOLE_USER, "1")
     check_tree("--resume", given)
+
+
+@as_root
+def test_in_a_container_of_one_user_a_volume_may_give_its_files_another_owner_and_secrets_may_not(
+    given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (given.parent, given, given / "config.toml"):
+        os.chown(path, STRANGER, STRANGER)
+    with pytest.raises(ConfigError, match=f"belongs to user {STRANGER}"):
+        check_tree("--resume", given)
+    monkeypatch.setenv(SOLE_USER, "1")
+    check_tree("--resume", given)
+    check_directory("--run-dir", given)
+    key = given / "config.toml"
+    key.chmod(0o600)
+    with pytest.raises(ConfigError, match=f"belongs to user {STRANGER}"):
+        check_secret("--key", key, key.stat())
 
 
 @as_root

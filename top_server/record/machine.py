@@ -15,11 +15,14 @@ _MACHINE = "machine"
 def note_machine(directory: RunDirectory) -> None:
     """Notes from where the lock of this process on the record of a run can be seen: nowhere, if not from here.
 
-    It is not seen in /proc/locks if the file system has no locks, or has other numbers there.
+    It is not seen if the system has no /proc/locks, or if the file system has no locks, or other numbers there.
     """
+    note = b"nowhere\n"
+    with contextlib.suppress(OSError):
+        note = _here() if _is_locked(directory.events) else note
     with contextlib.suppress(OSError):  # the note is a help only
         directory.logs.mkdir(exist_ok=True)
-        put(directory.logs / _MACHINE, _here() if _is_locked(directory.events) else b"nowhere\n")
+        put(directory.logs / _MACHINE, note)
 
 
 def is_recorded(directory: RunDirectory) -> bool | None:

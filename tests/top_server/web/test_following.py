@@ -145,6 +145,14 @@ def test_a_lock_that_cannot_be_seen_where_it_is_held_is_unknown_everywhere(tmp_p
     assert is_recorded(directory) is None
 
 
+def test_a_machine_on_which_no_lock_can_be_seen_notes_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(run(tmp_path, finished=False).parent)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("top_server.record.machine._LOCKS", tmp_path / "missing")
+        note_machine(directory)
+    assert is_recorded(directory) is None  # on a machine that could see the locks of its own processes
+
+
 async def test_nodes_of_a_top_server_that_was_killed_are_not_there(tmp_path: Path) -> None:
     events = run(tmp_path, finished=False)
     followed = Followed(RunDirectory(events.parent))
