@@ -112,7 +112,7 @@ class RunConfig(PlaceSettings):
         choices=("all", "joined"),
         panel=METHOD,
     )
-    seed: int = setting(0, "seed of all randomness", least=0, most=2**63 - 1, panel=METHOD)
+    seed: int = setting(0, "seed of models, groups and batches, not of data", least=0, most=2**63 - 1, panel=METHOD)
 
     rounds: int = setting(20, "number of rounds", least=1, panel=TRAINING)
     local_epochs: int = setting(

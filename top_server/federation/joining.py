@@ -21,9 +21,12 @@ def refusal(registry: Registry, proven: Identity | None, enrolment: str, hello: 
     foreign = [hosted.client for hosted in hello.clients if hosted.client not in ids]
     if not foreign:
         return None
-    registered = (entry.clients.get(hello.task) or "none")[:200]
-    detail = (
-        f"client {min(foreign)} of task {hello.task[:100]!r} is not registered for it (registered: {registered}):"
-        " correct its --clients"
-    )
+    what = f"client {min(foreign)} of task {hello.task[:100]!r} is not registered for it"
+    registered = entry.clients.get(hello.task)
+    if registered:
+        detail = f"{what} (registered: {registered[:200]}): correct its --clients"
+    else:
+        detail = (
+            f"{what}, and no other client of this task is: correct its --task, or let `top-server assign` register it"
+        )
     return Refusal(Failure(FailureCode.NOT_ALLOWED, detail), "`top-server assign` changes it")
