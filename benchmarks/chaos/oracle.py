@@ -66,6 +66,8 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
                 resumed.discard(number)
             case {"event": "client_skipped", "program": "describe" | "evaluate-training", "round": int(number)}:
                 asked_in_vain[number].add(event["client"])
+            case {"event": "question_failed", "program": "describe" | "evaluate-training", "round": int(number)}:
+                asked_in_vain[number].update(event["clients"])
             case {"event": "listening"}:  # a resumed run asks again
                 asked_in_vain.clear()
             case {"event": "round_failed", "round": int(number)} if number not in rounds:  # nobody answered
@@ -215,7 +217,7 @@ def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
                 present, calm = 0, False
             case {"event": "node_joined" | "node_left" as what}:
                 present, calm = present + (1 if what == "node_joined" else -1), False
-            case {"event": "client_skipped", "program": "evaluate-training"}:
+            case {"event": "client_skipped", "program": "evaluate-training"} | {"event": "question_failed"}:
                 calm = False  # a client without a profile is in no group
             case {"event": "run_started" | "round_finished"}:
                 calm = present == len(plan.hosted)

@@ -91,6 +91,15 @@ def test_the_oracle_has_personal_models_of_clients_that_trained_in_every_round()
         assert array.tobytes() != found.personal[0][name].tobytes()
 
 
+def test_clients_that_a_question_did_not_reach_have_missed_the_round() -> None:
+    events: list[Event] = [
+        {"event": "question_failed", "round": 1, "program": "evaluate-training", "clients": [2, 3]},
+        {"event": "round_started", "round": 1, "teams": TEAM},
+        {"event": "clients_missed", "clients": [3], "first": 1, "last": 1},
+    ]
+    assert oracle.unnamed(oracle.rounds_told(events), events) == [], "client 2 has a group from before"
+
+
 def test_other_schemes_keep_nothing() -> None:
     alone = {number: oracle.Told(TEAM) for number in (1, 2)}
     everybody = dataclasses.replace(PLAN, scheme="global")

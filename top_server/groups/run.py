@@ -28,7 +28,7 @@ from top_server.nodes.waiting import wait_for_returns
 from top_server.optimization import training_settings
 from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
-from top_server.record.events.rounds import GroupResumed
+from top_server.record.events.rounds import GroupResumed, QuestionFailed
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
@@ -138,7 +138,14 @@ async def survey(
     `tries` counts repetitions of the same task.
     """
     (manager,) = await context.managers.ensure(1)
-    return await run_group(context, progress, round_number, task, manager, fresh_trace(context, tries), reveals)
+    outcome = await run_group(context, progress, round_number, task, manager, fresh_trace(context, tries), reveals)
+    # Of the others there is an event each.
+    if not_asked := outcome.unanswered.keys() - outcome.left_out:
+        reason = str(outcome.result)
+        context.journal.record(
+            QuestionFailed(round=round_number, program=task.program, clients=sorted(not_asked), reason=reason)
+        )
+    return outcome
 
 
 async def _on(

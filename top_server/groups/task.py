@@ -164,10 +164,11 @@ class GroupOutcome:
 
     @property
     def out_of_reach(self) -> set[int]:
-        """Clients that did nothing because they or the manager were lost: their nodes may still hold their models."""
-        failures = dict.fromkeys(self.task.clients, self.result if isinstance(self.result, Failure) else None)
-        failures |= {skipped.client: skipped.failure for skipped in self.skipped}
-        return {client for client, why in failures.items() if why is not None and why.code in LOST} - self.took_part
+        """Clients that did nothing because they were lost, or because the task failed before they had answered.
+
+        Their nodes may still hold their models: a manager that is lost, or full, says nothing about any client.
+        """
+        return self.unanswered.keys() - self.refused
 
     @property
     def refused(self) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
-from top_server.groups.lost import AllLostError, unanswered
+from top_server.groups.lost import AllLostError, usual
 from top_server.groups.run import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.merging import Merging
@@ -31,7 +31,7 @@ class Answers:
 
     #: By client; without answers for no samples where samples are counted.
     given: Mapping[int, Evaluated] = field(default_factory=dict)
-    #: Clients that gave none although they were there: what they were asked about may not be on their nodes any more.
+    #: Clients that gave none although they were asked: what they were asked about may not be on their nodes any more.
     refused: frozenset[int] = frozenset()
 
 
@@ -94,16 +94,16 @@ class Profile(abc.ABC, Generic[Options]):
         """Gives back memory and disk: the run is over."""
 
     async def ask(self, round_number: int, task: GroupTask, reveals: Reveals | None = None) -> GroupOutcome:
-        """Asks clients; raises AllLostError if nobody answers although all were asked, and some were lost.
+        """Asks clients; raises AllLostError if nobody answers although all were asked, and some were out of reach.
 
         What was known of them before may still be true, so the round can be tried again.
         """
         outcome = await survey(self.context, self.progress, round_number, task, reveals=reveals)
         self.silent.update(outcome.unanswered)
-        if not outcome.done and set(self.context.membership.clients) <= set(task.clients):
-            error = unanswered(f"no client reported its profile ({task.program})", outcome.failures)
-            if isinstance(error, AllLostError):
-                raise error
+        asked_all = set(self.context.membership.clients) <= set(task.clients)
+        if asked_all and not outcome.done and outcome.out_of_reach:
+            what = f"no client reported its profile ({task.program}): {usual(outcome.failures)}"
+            raise AllLostError(what, "see events.jsonl and the logs in the run directory")
         return outcome
 
     async def evaluate(
@@ -125,7 +125,7 @@ class Profile(abc.ABC, Generic[Options]):
         start: Starts,
         own_starts: Mapping[int, Held] | None = None,
     ) -> Answers:
-        """As `evaluate`; it also tells who gave no answer for another reason than that its node was lost."""
+        """As `evaluate`; it also tells who gave no answer for a reason of its own."""
         outcome = await self.ask(round_number, GroupTask(0, program, tuple(clients), start, own_starts or {}))
         answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
         counted = PROGRAMS[program].counts_samples

@@ -65,7 +65,7 @@ class Priors(Profile[PriorOptions]):
         return tuple(client for client in context.membership.clients if client in self.priors)
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forgets prior models that gave no answer although their nodes were there: the clients train other ones."""
+        """Forgets prior models of which clients told nothing although they were asked: they train other ones."""
         for client in clients:
             self.priors.pop(client)
 

@@ -146,8 +146,8 @@ class Losses(Profile[LossOptions]):
 class ModelDistances(Profile[ModelOptions]):
     """Distances between the clusters' models and the models that clients trained last (FeSEM, section 6).
 
-    The models begin with different weights; a client without a model of its own draws one at random. A client whose
-    node is lost is left out, and keeps its model.
+    The models begin with different weights; a client without a model of its own draws one at random. A client that is
+    lost, or that could not be asked, is left out, and keeps its model.
     """
 
     async def gather(self, round_number: int) -> Evidence:

@@ -42,6 +42,7 @@ _OF_KINDS = {
     "model_not_saved": f"{_LOG}; --extend by one round gives the client another try",
     "update_missing": _LOG,
     "not_compared": "give the client more samples; until then it counts as unlike all others",
+    "question_failed": "make room on the machine of the group managers if they were full; otherwise see their logs",
     "rerouted": "nothing, unless it happens in many rounds: then see the network between the two nodes",
     "node_left": "see the log of the node, and start it again; it takes part from the next round on",
     "worker_ended": "correct what the end of its log names; --resume starts the nodes of the run again",

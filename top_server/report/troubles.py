@@ -20,6 +20,7 @@ TROUBLES = {
     "model_not_saved": "has no saved model",
     "update_missing": "did not reveal its update",
     "not_compared": "was not compared with others",
+    "question_failed": "could not answer a question",
     "rerouted": "got its model another way",
     "node_left": "left",
     "worker_ended": "ended",

@@ -179,6 +179,7 @@ _LINES: dict[str, str] = {
     "not_validated": "round {round} has no validation score: {reason}",
     "metric_left_out": "round {round}: {metric} of {named_clients} is left out: {reason}",
     "fields_left_out": "warning: {left_out} of {kind_of_event} is not recorded: {reason}",
+    "question_failed": "round {round}: {program} ended without {named_clients}: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client}{of_node} was skipped: {reason}",
     "client_left_out": "client {client} is left out of the run: {reason}",

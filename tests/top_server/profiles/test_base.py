@@ -18,7 +18,7 @@ def answering(
     """The first clients fail like this, and these answer."""
     skipped = tuple(MemberSkipped(client, Failure(code, "")) for client, code in enumerate(codes))
     done = tuple(MemberDone(client, 0, Described((1, 2))) for client in answered)
-    outcome = {"skipped": skipped, "done": done, **({"result": Failure(result, "")} if result else {})}
+    outcome = {"skipped": skipped, "done": done, **({} if result is None else {"result": Failure(result, "")})}
     surveys.answers["describe"] = lambda task: surveys.outcome(task, **outcome)
 
 
@@ -37,9 +37,14 @@ async def asked(
 
 @pytest.mark.parametrize(
     ("codes", "result"),
-    [((LOST, STALLED, LOST), None), ((LOST, RAISED, RAISED), None), ((), FailureCode.UNREACHABLE)],
+    [
+        ((LOST, STALLED, LOST), None),
+        ((LOST, RAISED, RAISED), None),
+        ((), FailureCode.UNREACHABLE),
+        ((RAISED,), FailureCode.UNSPECIFIED),  # a full manager, for example
+    ],
 )
-async def test_where_nobody_answers_and_some_are_lost_it_is_to_be_asked_again(
+async def test_where_nobody_answers_and_some_are_lost_or_could_not_be_asked_it_is_to_be_asked_again(
     monkeypatch: pytest.MonkeyPatch, codes: tuple[FailureCode, ...], result: FailureCode | None
 ) -> None:
     with pytest.raises(AllLostError, match=r"no client reported its profile \(describe\)"):

@@ -140,6 +140,46 @@ async def test_a_round_in_which_all_nodes_were_lost_for_a_moment_is_tried_again(
         assert set(surveys.stage.progress.local_models) == {0, 1}
 
 
+FULL = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
+
+
+def ends_early(surveys: Surveys, cluster: int, answers: int) -> None:
+    """The question about a cluster ends after so many answers, because its manager has no room for a model."""
+    whole = surveys.answers["distance"]
+
+    def answer(task: GroupTask) -> GroupOutcome:
+        outcome = whole(task)
+        if task.starts[0][0].ref.id.rpartition(" ")[2] != str(cluster):
+            return outcome
+        return dataclasses.replace(outcome, result=FULL, done=outcome.done[:answers])
+
+    surveys.answers["distance"] = answer
+
+
+async def test_who_could_not_be_asked_because_the_manager_was_full_is_left_out_and_keeps_its_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with clustered(monkeypatch, own={1: 2.0, 3: 7.0, 4: 1.0}) as (surveys, profile):
+        ends_early(surveys, cluster=1, answers=2)
+        evidence = await gather(surveys.stage.progress, profile, 2)
+        assert evidence.clients == (0, 1, 2, 3)
+        assert evidence.matrices["costs"][[1, 3]].tolist() == [[4, 1, 0], [49, 36, 25]]
+        assert set(surveys.stage.progress.local_models) == {1, 3, 4}
+        assert not surveys.stage.journal.of_kind("model_lost")
+        assert surveys.stage.journal.of_kind("question_failed") == [
+            {"event": "question_failed", "round": 2, "program": "distance", "clients": [4], "reason": str(FULL)}
+        ]
+        assert profile.silent[4] == FULL, "it misses the round for that"
+
+
+async def test_a_round_before_which_nobody_could_be_asked_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with clustered(monkeypatch, models=2, own={0: 0.5, 1: 2.0}, clients=2) as (surveys, profile):
+        ends_early(surveys, cluster=0, answers=0)
+        with pytest.raises(AllLostError, match="the group manager is full"):
+            await gather(surveys.stage.progress, profile, 2)
+        assert set(surveys.stage.progress.local_models) == {0, 1}
+
+
 async def test_who_is_not_there_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with clustered(monkeypatch, own={1: 2.0, 9: 7.0}) as (surveys, profile):
         assert (await profile.gather(2)).clients == (0, 1, 2, 3, 4)

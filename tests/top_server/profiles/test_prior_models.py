@@ -146,6 +146,23 @@ async def test_a_model_that_does_not_come_is_a_row_of_nan_and_trained_again_if_i
         assert len(surveys.asked) == 2 + trained
 
 
+async def test_a_model_that_was_not_collected_because_the_manager_was_full_is_collected_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        whole = surveys.answers["collect"]
+
+        def ends_early(task: GroupTask) -> GroupOutcome:
+            full = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
+            return surveys.outcome(task, result=full, done=whole(task).done[:1], models={0: prior(0)})
+
+        surveys.answers["collect"] = ends_early
+        assert np.isnan((await profile.gather(1)).matrices["gram"][[1, 2]]).all()
+        surveys.answers["collect"] = whole
+        assert (await profile.gather(2)).matrices["gram"].tolist() == gram_of(0, 1, 2)
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1, 2)]
+
+
 async def test_a_client_that_lost_its_model_and_cannot_train_again_is_in_no_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

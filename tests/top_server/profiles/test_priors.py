@@ -140,3 +140,26 @@ async def test_a_prior_model_is_trained_again_if_its_node_has_lost_it_and_not_if
         evidence = await profile.gather(3)
         assert not any(np.isnan(column).any() for column in evidence.matrices.values())
         assert (len(surveys.of("alone")) > 1) is again
+
+
+@pytest.mark.parametrize("kind", ["prior-losses", "prior-distances"])
+async def test_a_prior_model_is_not_trained_again_because_the_manager_was_full(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
+    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
+        profile = surveys.stage.profile(kind)
+        answering(surveys, {})
+
+        def ends_early(answer: Answer, task: GroupTask) -> GroupOutcome:
+            return dataclasses.replace(answer(task), result=full, done=answer(task).done[:1])
+
+        for program in ("evaluate-training", "compare"):
+            surveys.answers[program] = functools.partial(ends_early, surveys.answers[program])
+        for number in (1, 2):
+            await profile.gather(number)
+        assert surveys.stage.journal.of_kind("question_failed")
+        answering(surveys, {})
+        evidence = await profile.gather(3)
+        assert not any(np.isnan(column).any() for column in evidence.matrices.values())
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1, 2)]

@@ -90,6 +90,17 @@ class ClientSkipped(GroupEvent):
     reason: str
 
 
+class QuestionFailed(RoundEvent):
+    """A question to clients ended before all of them had answered, for a reason that is not theirs.
+
+    Clients are asked before a round, and when models are evaluated or collected. What is known of these clients stays.
+    """
+
+    program: str
+    clients: Sequence[int] = told("the clients that could not answer")
+    reason: str
+
+
 class Rerouted(GroupEvent):
     """Weights took another way than planned, came from an earlier model, or a client trains again."""
 
@@ -138,7 +149,9 @@ class RoundResumed(RoundEvent):
 
 
 class RoundFailed(RoundEvent):
-    """Nobody trained in a round, or reported a profile, and nodes or managers were lost: the round is tried again.
+    """Nobody trained in a round, or reported a profile, for a reason that may pass: the round is tried again.
+
+    Nodes or managers were lost, or a question before the round failed (`question_failed`).
 
     A round has fifty tries in all. Of these, at most five may fail although no node has left.
     """

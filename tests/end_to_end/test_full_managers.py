@@ -1,0 +1,60 @@
+"""A group manager has no room for a model for a moment: no client loses its model for it, and the record says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgsp.messages import FailureCode
+from fedgsp.settings.run import NodeSettings
+from fedgsp.tensors.weights import Weights, WeightsError
+from group_manager.models import Models
+from tests.support.cluster import Finished, play
+from tests.support.gated_task import gated_settings, host
+from tests.support.managers_here import managers_here
+from tests.support.reference import assert_same_bits
+from top_server import rounds
+from top_server.record.model_files import load
+
+NO_ROOM = "there is no disk for its bytes"
+
+
+def hosts() -> list[NodeSettings]:
+    return [host("n0", *range(3)), host("n1", *range(3, 6))]
+
+
+def final(run: Finished) -> dict[str, np.ndarray]:
+    paths = sorted(run.directory.models.glob("final*.safetensors"))
+    return {f"{path.stem} {name}": array for path in paths for name, array in load(path)[0].items()}
+
+
+async def test_clients_that_cannot_be_asked_keep_what_they_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FeSEM: the manager has no room for the model that the clients' own models are to be compared with."""
+    managers_here(monkeypatch)
+    config: dict[str, Any] = {"scheme": "fesem", "relay": "manager"}
+    calm = await play(gated_settings(tmp_path / "calm", **config), hosts())
+    fetch, filled = Models._fetch_from_top_server, list[str]()
+
+    async def fill(self: Models, model_id: str, digest: bytes) -> Weights:
+        if (self._request.program, self._request.round) == ("distance", 3) and not filled:
+            filled.append(model_id)
+            raise WeightsError(FailureCode.NO_ROOM, NO_ROOM)
+        return await fetch(self, model_id, digest)
+
+    monkeypatch.setattr(Models, "_fetch_from_top_server", fill)
+    monkeypatch.setattr(rounds, "AGAIN_AFTER_S", 0.0)
+    run = await play(gated_settings(tmp_path, **config), hosts())
+    assert len(filled) == 1
+    (failed,) = run.of_kind("question_failed")
+    assert failed.items() >= {"round": 3, "program": "distance", "clients": [*range(6)]}.items()
+    assert NO_ROOM in failed["reason"]
+    assert [event["round"] for event in run.of_kind("round_failed")] == [3]
+    assert not run.of_kind("model_lost")
+    assert not run.of_kind("clients_missed")
+    assert [row["partition"] for row in run.rows] == [row["partition"] for row in calm.rows]
+    assert_same_bits(final(run), final(calm))
