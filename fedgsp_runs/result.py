@@ -116,7 +116,7 @@ class Run:
 
     @property
     def skipped(self) -> int:
-        """How many trainings of clients were skipped; the events `client_skipped` have the reasons."""
+        """How many trainings of clients are in no result; `client_skipped` and `group_failed` have the reasons."""
         return self.sums().skipped
 
     def sums(self) -> Sums:
@@ -230,7 +230,7 @@ def warned(found: Run, progress: bool) -> Run:
         return found
     told, sums = [], found.sums()
     if sums.skipped:
-        reason = _last_reason(found, "client_skipped")
+        reason = _last_reason(found, "client_skipped", "group_failed")
         told.append(f"{counted(sums.skipped, 'training')} skipped, the last one because: {reason}")
     if sums.rounds and not sums.evaluated:
         told.append(f"no round was evaluated: {_last_reason(found, 'not_evaluated')}")
@@ -241,11 +241,11 @@ def warned(found: Run, progress: bool) -> Run:
     return found
 
 
-def _last_reason(found: Run, kind: str) -> str:
-    """The reason in the last event of a kind, in a form that a terminal can show."""
+def _last_reason(found: Run, *kinds: str) -> str:
+    """The reason in the last event of these kinds, in a form that a terminal can show."""
     reason = "see events.jsonl"
     for event in lines_of(RunDirectory(found.directory).events):  # they may be millions
-        if event.get("event") == kind and "reason" in event:
+        if event.get("event") in kinds and "reason" in event:
             reason = str(event["reason"])
     return visible(reworded(reason))
 

@@ -26,6 +26,7 @@ def record(run: Run, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -
 
 
 SKIPPED = {"event": "client_skipped", "round": 1, "client": 0, "reason": "task raised: no\x1b"}
+FULL = {"event": "group_failed", "round": 2, "group": 0, "reason": "the group manager is full"}
 DIVERGED = {**SKIPPED, "reason": "diverged: lower --learning-rate"}
 NO_AUC = {
     "event": "metric_left_out",
@@ -43,6 +44,7 @@ MISSED = {"event": "not_evaluated", "round": 1, "reason": "no client has test sa
         (2, 3, [SKIPPED] * 2, "2 trainings skipped, the last one because: task raised: no\\x1b"),
         (0, 0, [MISSED], "no round was evaluated: no client has test samples"),
         (1, 0, [SKIPPED, MISSED], "because: task raised: no\\x1b; no round was evaluated: no client has"),
+        (4, 3, [SKIPPED, FULL], "4 trainings skipped, the last one because: the group manager is full"),
         (1, 3, [DIVERGED], "because: diverged: lower `learning_rate`"),
         (0, 3, [NO_AUC], "no round has the score 'auc': it is not a finite number"),
         (0, 3, [], ""),

@@ -159,7 +159,7 @@ class GroupOutcome:
 
     @property
     def left_out(self) -> set[int]:
-        """Clients whose training is not in the result."""
+        """Clients that were skipped."""
         return {skipped.client for skipped in self.skipped}
 
     @property
@@ -190,9 +190,20 @@ class GroupOutcome:
 
     @property
     def took_part(self) -> set[int]:
-        """Clients whose training is in the result; a client that trained twice counts once."""
+        """Clients whose training is in the result; a client that trained twice counts once.
+
+        Without its one model, a group has nothing of what its members trained. Of a task that makes none, each member
+        has a result of its own.
+        """
+        if isinstance(self.result, Failure) and PROGRAMS[self.task.program].makes_model:
+            return set()
         before = {hop.member.client for hop in self.hops if hop.member is not None}
         return before.union(done.client for done in self.done) - self.left_out
+
+    @property
+    def missed(self) -> set[int]:
+        """Clients whose training is in no result: they were skipped, or their group failed."""
+        return set(self.task.clients) - self.took_part
 
     def failed_groups(self, failure: Failure | None) -> dict[int, Failure]:
         """Number -> reason of each group without a result; `failure` is the reason of the whole task, if it failed."""

@@ -52,7 +52,7 @@ def row_of(
         groups=groups,
         sampled_groups=len(teams.sampled),
         clients_trained=sum(len(outcome.took_part) for outcome in outcomes),
-        clients_skipped=sum(len(outcome.left_out) for outcome in outcomes),
+        clients_skipped=sum(len(outcome.missed) for outcome in outcomes),
         seconds=round(seconds, 3),
         bytes_direct=moved.direct,
         bytes_relayed=moved.relayed,

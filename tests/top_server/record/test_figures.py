@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedgsp.messages import Evaluated, GroupResult, ModelRef
+from fedgsp.messages import Evaluated, Failure, FailureCode, GroupResult, ModelRef
 from fedgsp.scoring import MOST_FIGURE, Scoring, is_figure
 from tests.support.staged import stage
 from top_server.evaluation import Evaluation
@@ -43,6 +43,14 @@ async def test_a_row_has_figures_by_client_if_all_clients_train_or_models_differ
     assert {name: row[name] for name in ("accuracy", "loss")} == SERVED.overall
     each = merge == "none" or sampling == "none"
     assert ("partition" in row, "accuracy_per_client" in row) == (each, each)
+
+
+async def test_of_a_group_without_a_result_nobody_has_trained() -> None:
+    async with stage("mean", run_dir=None) as s:
+        whole, failed = await s.trained([0, 1], 5.0, skipped={1: "gone"}), await s.trained([2, 3], 7.0, 1)
+        failed = dataclasses.replace(failed, result=Failure(FailureCode.NOT_FINITE, "the model is not finite"))
+        row = row_of(s.context, 3, Teams(PLAN, PLAN.groups), [whole, failed], None, 1.0, True, {}).fields
+    assert (row["clients_trained"], row["clients_skipped"]) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,10 @@ class RoundFinished(RoundEvent):
 
     groups: int = told("number of groups that were formed", default=None)
     sampled_groups: int = told("number of groups that trained", default=None)
-    clients_trained: int = told("number of clients behind the results", default=None)
-    clients_skipped: int = told("number of clients that took no part", default=None)
+    clients_trained: int = told("number of clients whose training is in a result", default=None)
+    clients_skipped: int = told(
+        "number of the other clients of the sampled groups: they were skipped, or their group failed", default=None
+    )
     accuracy: float | None = told(
         "over the test data of the clients that are there and have a trained model, weighted by samples", default=None
     )
