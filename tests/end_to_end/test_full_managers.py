@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import FailureCode
+from fedgsp.messages import Failure, FailureCode, ModelRef
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tensors.weights import Weights, WeightsError
 from group_manager.models import Models
@@ -29,6 +30,22 @@ def hosts() -> list[NodeSettings]:
 def final(run: Finished) -> dict[str, np.ndarray]:
     paths = sorted(run.directory.models.glob("final*.safetensors"))
     return {f"{path.stem} {name}": array for path in paths for name, array in load(path)[0].items()}
+
+
+def fills(monkeypatch: pytest.MonkeyPatch, program: str, number: int, times: int = 1) -> list[str]:
+    """In a round there is no room for what client 3 has trained, so many times; returns the ids of these models."""
+    reserve, filled = Models.reserve, list[str]()
+
+    async def fill(self: Models, model_id: str) -> ModelRef | Failure:
+        asked = (self._request.program, self._request.round) == (program, number) and "/3." in model_id
+        if asked and len(filled) < times:
+            filled.append(model_id)
+            self.note_full(NO_ROOM)
+            await asyncio.Event().wait()  # until the group has ended
+        return await reserve(self, model_id)
+
+    monkeypatch.setattr(Models, "reserve", fill)
+    return filled
 
 
 async def test_clients_that_cannot_be_asked_keep_what_they_trained(
@@ -58,3 +75,25 @@ async def test_clients_that_cannot_be_asked_keep_what_they_trained(
     assert not run.of_kind("clients_missed")
     assert [row["partition"] for row in run.rows] == [row["partition"] for row in calm.rows]
     assert_same_bits(final(run), final(calm))
+
+
+@pytest.mark.parametrize("scheme", ["flsc", "hcct"])
+async def test_of_clients_that_train_alone_those_have_no_result_for_which_there_was_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """For the model of client 3 (FLSC), or for the update that it reveals (HCCT)."""
+    managers_here(monkeypatch)
+    filled = fills(monkeypatch, "alone", 2)
+    grouping: dict[str, Any] = {"grouping_option": {"alpha": "0"}} if scheme == "hcct" else {}
+    run = await play(gated_settings(tmp_path, scheme=scheme, rounds=3, **grouping), [host("n0", *range(6))])
+    assert len(filled) == 1
+    group_of = {team[0]: group for group, team in enumerate(run.of_kind("round_started")[1]["teams"])}
+    finished = [event["group"] for event in run.of_kind("group_finished") if event["round"] == 2]
+    assert sorted(finished) == sorted(group_of[client] for client in (0, 1, 2))
+    failed = run.of_kind("group_failed")
+    assert sorted(event["group"] for event in failed) == sorted(group_of[client] for client in (3, 4, 5))
+    assert all("the group manager is full" in event["reason"] for event in failed)
+    (missed,) = run.of_kind("clients_missed")
+    assert missed.items() >= {"clients": [3, 4, 5], "first": 2, "last": 2, "code": "GROUP_FAILED"}.items()
+    assert [(row["clients_trained"], row["clients_skipped"]) for row in run.rows] == [(6, 0), (3, 3), (6, 0)]
+    assert not run.of_kind("model_lost")

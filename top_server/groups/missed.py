@@ -43,7 +43,7 @@ def missed_in(
         found |= dict.fromkeys(gone.clients, Missed(AWAY, f"node {gone.node} was away: {gone.reason}", seconds))
     for outcome in outcomes:
         if isinstance(outcome.result, Failure):
-            found |= dict.fromkeys(outcome.task.clients, Missed(GROUP_FAILED, f"its group failed: {outcome.result}"))
+            found |= dict.fromkeys(outcome.missed, Missed(GROUP_FAILED, f"its group failed: {outcome.result}"))
         for skipped in outcome.skipped:
             code = skipped.failure.code if skipped.failure is not None else FailureCode.UNSPECIFIED
             found[skipped.client] = Missed(code.name, str(skipped.failure))

@@ -206,12 +206,15 @@ class GroupOutcome:
         return set(self.task.clients) - self.took_part
 
     def failed_groups(self, failure: Failure | None) -> dict[int, Failure]:
-        """Number -> reason of each group without a result; `failure` is the reason of the whole task, if it failed."""
+        """Number -> reason of each group without a result.
+
+        `failure` is the reason of the whole task, if nothing of it counts. A task of clients that train alone may fail
+        when some of them have trained: these have results.
+        """
         if failure is not None:
             return dict.fromkeys(self.task.groups, failure)
         alone = self.task.groups_of_one
-        skipped = [one for one in self.skipped if one.client in alone]
-        return {alone[one.client]: one.failure or _NO_REASON for one in skipped}
+        return {alone[client]: why for client, why in sorted(self.unanswered.items()) if client in alone}
 
     @property
     def update_lengths(self) -> list[float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import pytest
+
 from fedgsp.messages import Failure, FailureCode, GroupResult, MemberDone, MemberSkipped, ModelRef, Trained
-from top_server.absences import AWAY, LEFT_OUT, Missed
+from top_server.absences import AWAY, GROUP_FAILED, LEFT_OUT, Missed
 from top_server.evidence import Evidence
 from top_server.grouping import Plan
 from top_server.groups.missed import missed_in, not_placed, without
@@ -17,8 +20,11 @@ LOST = Departure("n1", frozenset({2, 3, 4}), "its stream was lost", 0.0)
 SKIPPED = Failure(FailureCode.NODE_LOST, "its node left")
 
 
-def outcome(trained: tuple[int, ...], skipped: tuple[int, ...] = ()) -> GroupOutcome:
-    task = GroupTask(0, "parallel", tuple(sorted(trained + skipped)))
+FULL = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
+
+
+def outcome(trained: tuple[int, ...], skipped: tuple[int, ...] = (), program: str = "parallel") -> GroupOutcome:
+    task = GroupTask(0, program, tuple(sorted(trained + skipped)))
     done = tuple(MemberDone(client, 0, Trained(ModelRef("m"), 5)) for client in trained)
     left_out = tuple(MemberSkipped(client, SKIPPED) for client in skipped)
     return GroupOutcome(task, MANAGER, GroupResult(ModelRef("m"), 5, 0, 0), done, left_out)
@@ -55,3 +61,12 @@ def test_a_client_that_gave_no_evidence_missed_the_round_unless_a_group_has_it_f
 def test_what_kept_a_client_from_giving_evidence_is_why_it_missed_the_round() -> None:
     refused = Failure(FailureCode.POLICY, "not here")
     assert missed_in([outcome((0,))], [], [], {3: refused}) == {3: Missed("POLICY", "policy: not here")}
+
+
+@pytest.mark.parametrize(("program", "trained"), [("alone", {0, 1}), ("parallel", set())])
+def test_who_trained_alone_before_the_task_failed_missed_nothing(program: str, trained: set[int]) -> None:
+    ended = outcome((0, 1), (2,), program)
+    ended = dataclasses.replace(ended, task=GroupTask(0, program, (0, 1, 2, 3)), result=FULL)
+    failed = Missed(GROUP_FAILED, f"its group failed: {FULL}")
+    expected = {**dict.fromkeys(range(4), failed), 2: Missed("NODE_LOST", str(SKIPPED))}
+    assert missed_in([ended], [], [], {}) == {client: why for client, why in expected.items() if client not in trained}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from top_server.groups.task import GroupOutcome, GroupTask
 MANAGER: Any = None
 TRAINED = Trained(ModelRef("of a member"), 5)
 RESULT = GroupResult(ModelRef("m"), 5, 0, 0)
+LEFT = Failure(FailureCode.NODE_LOST, "its node left")
 FULL = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
 
 
@@ -32,7 +34,7 @@ def outcome(program: str, result: GroupResult | Failure) -> GroupOutcome:
         MANAGER,
         result,
         done=tuple(MemberDone(client, client, TRAINED, 1.0 + client) for client in (0, 1)),
-        skipped=(MemberSkipped(2, Failure(FailureCode.NODE_LOST, "its node left")),),
+        skipped=(MemberSkipped(2, LEFT),),
         hops=(FinishedHop(Member(0, "n0"), ModelRef("h"), 1.0),) if program == "relay" else (),
     )
 
@@ -55,3 +57,11 @@ def test_members_of_a_group_without_its_model_took_no_part(
     assert sorted(found.took_part) == trained
     assert sorted(found.missed) == [client for client in range(4) if client not in trained]
     assert found.update_lengths == [1.0 + client for client in trained]
+
+
+def test_of_clients_that_train_alone_each_is_a_group_with_a_result_or_a_reason() -> None:
+    shared = outcome("alone", FULL)
+    task = dataclasses.replace(shared.task, groups_of_one={0: 5, 1: 6, 2: 7, 3: 8})
+    found = dataclasses.replace(shared, task=task)
+    assert found.failed_groups(None) == {7: LEFT, 8: FULL}
+    assert found.failed_groups(FULL) == dict.fromkeys((5, 6, 7, 8), FULL)
