@@ -14,13 +14,17 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp.tensors.weights import Weights, WeightsError
 from group_manager.models import Models
 from tests.support.cluster import Finished, play
+from tests.support.extended import resumed
 from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
 from top_server import rounds
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 from top_server.record.model_files import load
 
 NO_ROOM = "there is no disk for its bytes"
+FULL = f"unspecified: the group manager is full: {NO_ROOM}"
 
 
 def hosts() -> list[NodeSettings]:
@@ -69,7 +73,7 @@ async def test_clients_that_cannot_be_asked_keep_what_they_trained(
     assert len(filled) == 1
     (failed,) = run.of_kind("question_failed")
     assert failed.items() >= {"round": 3, "program": "distance", "clients": [*range(6)]}.items()
-    assert NO_ROOM in failed["reason"]
+    assert failed["reason"].startswith(FULL)
     assert [event["round"] for event in run.of_kind("round_failed")] == [3]
     assert not run.of_kind("model_lost")
     assert not run.of_kind("clients_missed")
@@ -92,8 +96,32 @@ async def test_of_clients_that_train_alone_those_have_no_result_for_which_there_
     assert sorted(finished) == sorted(group_of[client] for client in (0, 1, 2))
     failed = run.of_kind("group_failed")
     assert sorted(event["group"] for event in failed) == sorted(group_of[client] for client in (3, 4, 5))
-    assert all("the group manager is full" in event["reason"] for event in failed)
+    assert all(event["reason"].startswith(FULL) for event in failed)
     (missed,) = run.of_kind("clients_missed")
     assert missed.items() >= {"clients": [3, 4, 5], "first": 2, "last": 2, "code": "GROUP_FAILED"}.items()
     assert [(row["clients_trained"], row["clients_skipped"]) for row in run.rows] == [(6, 0), (3, 3), (6, 0)]
     assert not run.of_kind("model_lost")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_the_last_models_of_clients_that_are_alone_are_all_saved_or_the_run_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    managers_here(monkeypatch)
+    node, independent = host("n0", *range(6), state_dir=tmp_path / "n0"), {"scheme": "independent", "rounds": 2}
+    calm = await play(gated_settings(tmp_path / "calm", **independent), [host("n0", *range(6))])
+    filled = fills(monkeypatch, "collect", 2, times)
+    config = gated_settings(tmp_path, **independent)
+    if times == 1:
+        run = await play(config, [node])
+    else:
+        with pytest.raises(ExceptionGroup) as caught:
+            await play(config, [node])
+        assert f"the models of clients 3, 4, 5 cannot be saved: {FULL}" in str(caught.value.exceptions[0])
+        directory = RunDirectory(tmp_path / "run")
+        told = [event for event in read_lines(directory.events) if event["event"] == "model_not_saved"]
+        assert [event["client"] for event in told] == [3, 4, 5]
+        run = await resumed(directory, [node])
+    assert len(filled) == times
+    assert not run.of_kind("model_not_saved")
+    assert_same_bits(final(run), final(calm))

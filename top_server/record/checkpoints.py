@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, Results
+from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.settings.run_files import ALL, BEST
 from fedgsp.tensors.relayed_state import without_state
 from fedgsp.tensors.weights import Weights
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: How the names of files begin: of the round with the best validation score, and of the last round.
 _BEST, _FINAL = "best", "final"
+#: How often models are collected. A manager that was full may have room again: it has let the first models go.
+_TRIES = 2
 
 
 async def save(
@@ -51,6 +53,10 @@ async def save(
     names = [f"round-{number:04d}", *([_BEST] if best else []), *([_FINAL] if last else [])]
     stays = last or best or config.keep_models == ALL
     collected = await _collect(context, progress, number, by_model, last) if stays else {}
+    complete = all(held in collected for held in by_model if held.client is not None)
+    if best and not complete and await asyncio.to_thread(_has, folder, _BEST):
+        names.remove(_BEST)  # the models of one round belong together
+        logger.warning("round=%d models are missing: the files of the best round before it stay", number)
     files: dict[Held, Path] = {}
     written: set[Path] = set()
     whole: dict[str, Path] = {}
@@ -84,6 +90,10 @@ async def save(
     return whole
 
 
+def _has(folder: Path, name: str) -> bool:
+    return any(folder.glob(f"{name}*.safetensors"))
+
+
 def _prune(folder: Path, pattern: str, newest: Collection[Path]) -> None:
     for path in folder.glob(pattern):
         if path not in newest:
@@ -95,19 +105,32 @@ async def _collect(
 ) -> dict[Held, Weights]:
     """The models that nodes hold for their clients.
 
-    Raises RunError if one cannot be used after the last round; before, the run goes on without the file of that model.
+    If the question itself fails, the clients that are left are asked once more. If that fails, too, or if a model
+    cannot be used, RunError is raised after the last round: the state is still there, from which the run can be
+    resumed. In all other cases the run goes on without the files of the models that are missing.
     """
     by_client = {held.client: held for held in models if held.client is not None}
-    if not by_client:
-        return {}
-    task = GroupTask(0, "collect", tuple(by_client), own_starts=by_client, results=Results.COLLECTED)
-    outcome = await survey(context, progress, number, task)
-    found = {}
-    for client, weights in outcome.models.items():
-        if not isinstance(weights, Failure):
-            found[by_client[client]] = weights
-        elif last:
-            raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
-    for skipped in outcome.skipped:
-        context.journal.record(ModelNotSaved(client=skipped.client, reason=str(skipped.failure)))
+    found: dict[Held, Weights] = {}
+    reasons: dict[int, Failure] = {}
+    left = by_client
+    for tries in range(_TRIES):
+        if not left:
+            break
+        task = GroupTask(0, "collect", tuple(left), own_starts=left, results=Results.COLLECTED)
+        outcome = await survey(context, progress, number, task, tries=tries)
+        for client, weights in outcome.models.items():
+            if not isinstance(weights, Failure):
+                found[by_client[client]] = weights
+            elif last:
+                raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
+        reasons |= outcome.unanswered
+        left = {client: left[client] for client in left if client in outcome.unanswered.keys() - outcome.left_out}
+    for client in [client for client, held in by_client.items() if held not in found]:
+        reason = reasons.get(client, Failure(FailureCode.NO_SUCH_MODEL, "its node sent none"))
+        context.journal.record(ModelNotSaved(client=client, reason=str(reason)))
+    if left and last:
+        raise RunError(
+            f"the models of clients {listed(left)} cannot be saved: {reasons[next(iter(left))]}",
+            "mend the cause, then resume the run, which plays its last round again",
+        )
     return found

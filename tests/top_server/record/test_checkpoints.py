@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
+from fedgsp.messages import Failure, FailureCode, MemberDone, MemberSkipped, ModelRef, Trained
 from tests.support.scripted import model
 from tests.support.staged import START, Stage, stage
-from tests.support.surveyed import surveyed
+from tests.support.surveyed import Surveys, surveyed
 from top_server.best import Best
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.record.checkpoints import save
 from top_server.record.model_files import load
+
+FULL = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
 
 
 def saved(directory: Path) -> dict[str, tuple[float, tuple[int, ...]]]:
@@ -116,6 +122,84 @@ async def test_a_model_that_cannot_be_taken_ends_the_run_after_its_last_round_on
             assert saved(tmp_path) == {}
             told = play.journal.of_kind("model_not_saved")
             assert [(event["client"], event["reason"]) for event in told] == [(0, str(lost)), (1, str(lost))]
+
+
+def collecting(surveys: Surveys, fails: int) -> None:
+    """So many times the question for the models ends after the first one: the manager is full."""
+    tries = itertools.count()
+
+    def collect(task: GroupTask) -> GroupOutcome:
+        ended = next(tries) < fails
+        clients = task.clients[:1] if ended else task.clients
+        done = tuple(MemberDone(client, 0, Trained(task.own_starts[client].ref)) for client in clients)
+        result = {"result": FULL} if ended else {}
+        return surveys.outcome(task, models={client: model(5.0 + client) for client in clients}, done=done, **result)
+
+    surveys.answers["collect"] = collect
+
+
+@asynccontextmanager
+async def three_alone(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[Surveys]:
+    """Three of the clients have trained alone, and their nodes hold the models."""
+    async with surveyed(monkeypatch, merge="none", **config) as surveys:
+        refs = {client: ModelRef(f"run/1/0/alone/{client}.0") for client in (0, 1, 2)}
+        await surveys.stage.take(1, surveys.stage.alone(refs))
+        yield surveys
+
+
+def not_saved(surveys: Surveys) -> list[tuple[int, str]]:
+    return [(event["client"], event["reason"]) for event in surveys.stage.journal.of_kind("model_not_saved")]
+
+
+async def test_models_that_a_full_manager_did_not_collect_are_asked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_alone(monkeypatch, rounds=1) as surveys:
+        collecting(surveys, fails=1)
+        await saved_after(surveys.stage, tmp_path, 1)
+        assert saved(tmp_path) == {f"final-group-000{client}": (5.0 + client, (client,)) for client in (0, 1, 2)}
+        assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (1, 2)]
+        assert [client for client, _ in not_saved(surveys)] == [3], "that one never trained"
+
+
+async def test_a_run_whose_last_models_cannot_be_collected_ends_so_that_it_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_alone(monkeypatch, rounds=1) as surveys:
+        collecting(surveys, fails=2)
+        with pytest.raises(RunError, match=f"the models of clients 2 cannot be saved: {FULL}; mend the cause, then"):
+            await saved_after(surveys.stage, tmp_path, 1)
+        assert not_saved(surveys) == [(2, str(FULL))]
+        assert saved(tmp_path) == {}
+
+
+async def test_before_the_last_round_the_run_goes_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_alone(monkeypatch, rounds=2, keep_models="all") as surveys:
+        collecting(surveys, fails=2)
+        await saved_after(surveys.stage, tmp_path, 1)
+        assert not_saved(surveys) == [(2, str(FULL))]
+        assert sorted(saved(tmp_path)) == ["round-0001-group-0000", "round-0001-group-0001"]
+
+
+def rounds_of_best(directory: Path) -> dict[str, int]:
+    return {path.stem: load(path)[1].round for path in directory.glob("best*")}
+
+
+async def test_the_best_models_stay_if_not_all_of_a_better_round_can_be_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_alone(monkeypatch, rounds=9, keep_models="best") as surveys:
+        found = []
+        for number, fails in [(1, 2), (2, 0), (3, 2), (4, 0)]:
+            surveys.stage.progress.best = Best(0.1 * number, number)
+            collecting(surveys, fails)
+            await saved_after(surveys.stage, tmp_path, number)
+            found.append(rounds_of_best(tmp_path))
+    names = [f"best-group-000{client}" for client in (0, 1, 2)]
+    whole = [dict.fromkeys(names, number) for number in (2, 2, 4)]
+    assert found == [dict.fromkeys(names[:2], 1), *whole], "of the first round, some are better than none"
 
 
 async def test_the_last_models_of_the_shorter_run_are_replaced_where_a_run_was_extended(tmp_path: Path) -> None:

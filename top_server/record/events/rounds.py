@@ -192,7 +192,7 @@ class MetricLeftOut(RoundEvent):
 
 
 class ModelNotSaved(Event):
-    """After the last round: a client has no trained model, or its model cannot be fetched."""
+    """The model of a client is not saved: it cannot be fetched, or, after the last round, nobody has trained it."""
 
     client: int
     reason: str
