@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from fedgsp.errors import ConfigError, RunError
-from fedgsp.messages import Evaluated, FailureCode
+from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.schedules import plan
 from fedgsp.settings.run import RunConfig
 from top_server.grouping.request import listed
+from top_server.groups.lost import usual
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
@@ -63,33 +64,41 @@ def _refusals(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> Iter
 
 
 async def check_kept(context: RunContext, progress: Progress, merging: Merging, number: int) -> None:
-    """Raises RunError if nodes lack what they kept for their clients in the finished run.
+    """Raises RunError if nodes lack what they kept for their clients in the finished run, or if that is not known.
 
     They are asked to evaluate the models of their clients: an answer says whether a head, a personal model or the
     state of an optimiser had to be begun anew.
     """
-    slots = context.models.slots
-    used = {
-        client: merging.of(client, slots)
-        for client in context.membership.clients
-        if not merging.untrained(client, slots)
-    }
+    there, slots = context.membership.clients, context.models.slots
+    used = {client: merging.of(client, slots) for client in there if not merging.untrained(client, slots)}
     asked = {client: held for client, held in used.items() if client in progress.began or held.client is not None}
-    lost = await _lost(context, progress, number, asked)
-    lost |= await _lost(context, progress, number, {**progress.local_models})
+    own = {client: held for client, held in progress.local_models.items() if client in there}
+    lost, silent = set[int](), dict[int, Failure]()
+    for models in filter(None, (asked, own)):
+        lacking, unknown = await _lacking(context, progress, number, models)
+        lost |= lacking
+        silent |= unknown
     if lost:
         raise RunError(
-            f"--extend: the nodes of clients {listed(sorted(lost))} do not have what they kept for them in the run",
+            f"--extend: the nodes of clients {listed(lost)} do not have what they kept for them in the run",
             "start these nodes with the --state-dir that they had in the run, then give the command again",
+        )
+    if silent:
+        raise RunError(
+            f"--extend: clients {listed(silent)} did not say whether their nodes have what they kept for them in the"
+            f" run: {usual([*silent.values()])}",
+            "mend the cause, then give the command again",
         )
 
 
-async def _lost(context: RunContext, progress: Progress, number: int, models: dict[int, Held]) -> set[int]:
-    if not models:
-        return set()
+async def _lacking(
+    context: RunContext, progress: Progress, number: int, models: dict[int, Held]
+) -> tuple[set[int], dict[int, Failure]]:
+    """The clients for which something is lost, and those of which that is not known, with the reasons."""
     began = set(progress.began)
     task = GroupTask(0, "evaluate", tuple(sorted(models)), own_starts=models)
     outcome = await survey(context, progress, number, task)
-    gone = {one.client for one in outcome.skipped if one.failure and one.failure.code is FailureCode.NO_SUCH_MODEL}
+    gone = {client for client, why in outcome.unanswered.items() if why.code is FailureCode.NO_SUCH_MODEL}
     anew = {one.client for one in outcome.done if isinstance(one.result, Evaluated) and one.result.afresh}
-    return gone | (anew & began)
+    silent = {client: why for client, why in outcome.unanswered.items() if client not in gone}
+    return gone | (anew & began), silent
