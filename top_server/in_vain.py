@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedgsp.errors import RunError
 from top_server.groups.lost import AllLostError, unanswered, usual
+from top_server.groups.moved import NOTHING, Moved
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES
 from top_server.groups.task import GroupOutcome
 from top_server.progress import Progress
@@ -25,6 +26,8 @@ class Tries:
     number: int = 0
     #: How many of them failed although no node has left: the round itself may be the cause.
     counted: int = 0
+    #: What was moved in them.
+    moved: Moved = NOTHING
 
     def give_up(self, gone: bool) -> bool:
         """Whether to go on with the next round if the present try fails, too. Others are there, who were not asked.
@@ -59,6 +62,8 @@ async def note_in_vain(
     else:
         goes_on = await _others_come(context, asked, reason)
     if not goes_on:
+        if isinstance(error, AllLostError):
+            error.moved = sum((outcome.moved for outcome in outcomes), NOTHING)
         raise error
     if there or not lost:
         progress.in_vain += 1

@@ -16,6 +16,7 @@ from top_server.evaluation import NOT_REPORTED, VALIDATION, evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError
 from top_server.groups.missed import missed_in, not_placed, without
+from top_server.groups.moved import NOTHING
 from top_server.groups.planning import count_tasks, round_tasks
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES, fresh_trace, is_last, run_again, run_group, shown
 from top_server.groups.taking import group_model, note_lost
@@ -67,7 +68,7 @@ async def play(
     await _wait_for_clients(context, number)
     clients = tuple(context.membership.clients)
     evidence: Evidence | None = None
-    counted, departures = 0, context.membership.departures
+    counted, moved, departures = 0, NOTHING, context.membership.departures
     for tried in range(MOST_NUMBERED):
         if tried:
             await context.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, context.config.join_timeout))
@@ -77,11 +78,12 @@ async def play(
             if evidence is None:  # gathered once: gathering may use up what the last round left
                 evidence = await gather(progress, profile, number)
             begun, interrupted = interrupted, None
-            tries = Tries(tried, counted)
+            tries = Tries(tried, counted, moved)
             return await _try(context, progress, merging, profile, number, evidence, tries, begun, begin)
         except AllLostError as error:
             context.journal.record(RoundFailed(round=number, reason=error.what))
             lost = error
+            moved += error.moved
             if departures.number != before:
                 continue
             counted += 1  # nobody left: the round itself may be the cause
@@ -170,6 +172,7 @@ async def _try(
             shared=merging.shared,
             histograms=profile.histograms,
             validated=validated,
+            moved_before=tries.moved,
         )
     )
 

@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, FailureCode, MemberSkipped
+from fedgsp.messages import Failure, FailureCode, MemberDone, MemberSkipped, ModelRef, Source, SourceKind, Trained
 from tests.support.callers import ANYBODY
 from tests.support.fuzzing import soon
 from tests.support.hellos import hello
 from tests.support.scripted import TENSORS, let_others_run
 from tests.support.staged import Stage, stage
 from top_server.groups.lost import AllLostError
+from top_server.groups.moved import Moved
 from top_server.groups.run import MOST_NUMBERED, MOST_TRIES
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.in_vain import FIRST_TRY, MOST_IN_VAIN, Tries
+from top_server.in_vain import FIRST_TRY, MOST_IN_VAIN, Tries, note_in_vain
 from top_server.nodes.node import Node
 from top_server.rounds import merge
 
@@ -93,6 +94,17 @@ async def test_one_that_refuses_does_not_hide_that_the_others_were_lost(refuses:
     async with one_away() as s:
         with pytest.raises(AllLostError, match="node lost: its node left"):
             await ends(s, {**dict.fromkeys((*THERE, *AWAY), LOST), refuses: REFUSED}, SECOND)
+
+
+async def test_the_next_try_is_told_what_was_moved_in_vain() -> None:
+    trained = Trained(ModelRef("m"), 5, source=Source(SourceKind.NODE, "n0"), bytes=7)
+    async with one_away() as s:
+        task = GroupTask(0, "parallel", (*THERE, *AWAY))
+        done = tuple(MemberDone(client, client, trained) for client in (0, 1))
+        outcomes = [GroupOutcome(task, s.manager, LOST, done, ()), GroupOutcome(task, s.manager, LOST, done[:1], ())]
+        with pytest.raises(AllLostError) as caught:
+            await note_in_vain(s.context, s.progress, 2, outcomes, FIRST_TRY)
+        assert caught.value.moved == Moved(direct=21)
 
 
 async def test_who_refuses_is_not_waited_for_and_counts() -> None:

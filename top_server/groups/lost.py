@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode
+from top_server.groups.moved import NOTHING, Moved
 
 #: The codes of such failures. UNKNOWN_CLIENT: the node has come back without the client, which may come later.
 LOST = frozenset(
@@ -40,6 +41,9 @@ _REMEDIES = {
 
 class AllLostError(RunError):
     """Nobody answered, and somebody was lost, for example with the network. The question can be asked again."""
+
+    #: What was moved in vain, if it is about a round: the next try of the round counts it, too.
+    moved: Moved = NOTHING
 
 
 def usual(failures: Sequence[Failure]) -> Failure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.messages import (
@@ -13,42 +13,20 @@ from fedgsp.messages import (
     GroupResult,
     MemberDone,
     MemberSkipped,
-    Result,
     Results,
     Reveal,
-    SourceKind,
     Trained,
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.tensors.weights import Weights
 from top_server.groups.lost import LOST
+from top_server.groups.moved import NOTHING, Moved
 from top_server.managers.client import BrokenOff
 from top_server.managers.pool import Manager
 from top_server.models import Held
 
 #: Of a member that was skipped for no reason that its manager tells.
 _NO_REASON = Failure(FailureCode.UNSPECIFIED, "skipped")
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Bytes of weights that moved between nodes and through managers, and the bytes that travelled for them."""
-
-    direct: int = 0
-    relayed: int = 0
-    #: Over connections, after coding.
-    travelled: int = 0
-
-    def __add__(self, other: Moved) -> Moved:
-        return Moved(self.direct + other.direct, self.relayed + other.relayed, self.travelled + other.travelled)
-
-    @staticmethod
-    def by(results: Iterable[Result]) -> Moved:
-        """The bytes that members fetched for training, by their reports: all that is known if the manager is lost."""
-        fetched = [(one.source.kind, one) for one in results if isinstance(one, Trained) and one.source]
-        direct = sum(one.bytes for kind, one in fetched if kind is SourceKind.NODE)
-        relayed = sum(one.bytes for _, one in fetched) - direct
-        return Moved(direct, relayed, sum(one.source.travelled for _, one in fetched if one.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +89,7 @@ class Trace:
     #: Members that were skipped. They are not tried again, since they would train out of their turn.
     skipped: tuple[MemberSkipped, ...] = ()
     #: Weights that members moved under the earlier managers.
-    moved: Moved = field(default_factory=Moved)
+    moved: Moved = NOTHING
 
     def after(self, outcome: GroupOutcome) -> Trace:
         """The trace for the next manager if the group broke off at the manager of this outcome."""

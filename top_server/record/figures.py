@@ -17,7 +17,8 @@ from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.grouping.cpd import cpd_median
-from top_server.groups.task import GroupOutcome, Moved
+from top_server.groups.moved import NOTHING, Moved
+from top_server.groups.task import GroupOutcome
 from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.scores import scored_by, scores_of
@@ -36,15 +37,17 @@ def row_of(
     shared: bool,
     histograms: Mapping[int, tuple[int, ...]],
     validated: Evaluation | None = None,
+    moved_before: Moved = NOTHING,
 ) -> RoundFinished:
     """The row of round `number`.
 
     `evaluated` and `validated` are the evaluations on test and on validation data. `shared` says whether all clients
-    have the same model; `histograms` are the class histograms that clients told.
+    have the same model; `histograms` are the class histograms that clients told. `moved_before` was moved in
+    earlier tries of the round.
     """
     costs, groups = _costs(context, teams, outcomes), len(teams.plan.groups)
     chained, of_drawn = PROGRAMS[context.scheme.program].chained, context.scheme.sampling == "clients"
-    moved = sum((outcome.moved for outcome in outcomes), Moved())
+    moved = sum((outcome.moved for outcome in outcomes), moved_before)
     # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
     each = context.scheme.sampling == "none" or not shared
     return RoundFinished(

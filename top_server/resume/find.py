@@ -19,8 +19,9 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.files import dump
 from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig, may_change
+from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
-from top_server.groups.task import Interrupted, Moved, Trace
+from top_server.groups.task import Interrupted, Trace
 from top_server.groups.watch import OFFENCES
 from top_server.placing import PLACES
 from top_server.record.damage import MALFORMED

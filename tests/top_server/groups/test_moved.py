@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, MemberDone, ModelRef, Source, SourceKind, Trained
-from top_server.groups.task import GroupOutcome, GroupTask, Moved, Trace
+from top_server.groups.moved import Moved
+from top_server.groups.task import GroupOutcome, GroupTask, Trace
 
 MANAGER: Any = None
 TASK = GroupTask(0, "relay", (0, 1, 2))

@@ -16,8 +16,9 @@ from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.evidence import Evidence
 from top_server.grouping import Plan
+from top_server.groups.moved import Moved
 from top_server.groups.planning import round_tasks
-from top_server.groups.task import GroupOutcome
+from top_server.groups.task import GroupOutcome, Trace
 from top_server.merging import MERGES
 from top_server.record.columns import HISTORY, wrong_in
 from top_server.record.figures import row_of, summarise
@@ -43,6 +44,15 @@ async def test_a_row_has_figures_by_client_if_all_clients_train_or_models_differ
     assert {name: row[name] for name in ("accuracy", "loss")} == SERVED.overall
     each = merge == "none" or sampling == "none"
     assert ("partition" in row, "accuracy_per_client" in row) == (each, each)
+
+
+async def test_what_was_moved_in_tries_before_the_last_one_counts() -> None:
+    async with stage("mean", run_dir=None) as s:
+        trained = await s.trained([0, 1], 5.0)
+        moved = dataclasses.replace(trained, trace=Trace(moved=Moved(100, 20, 3)))
+        teams = Teams(PLAN, PLAN.groups[:1])
+        row = row_of(s.context, 3, teams, [moved], None, 1.0, True, {}, moved_before=Moved(1000, 200, 30)).fields
+    assert [row[f"bytes_{how}"] for how in ("direct", "relayed", "travelled")] == [1100, 220, 33]
 
 
 async def test_of_a_group_without_a_result_nobody_has_trained() -> None:

@@ -17,8 +17,8 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from tests.support.events import named
 from top_server import cli
+from top_server.groups.moved import Moved
 from top_server.groups.run import MOST_MANAGERS, MOST_NUMBERED
-from top_server.groups.task import Moved
 from top_server.record.directory import RunDirectory, write_config
 from top_server.record.journal import Journal
 from top_server.resume import find as resuming
