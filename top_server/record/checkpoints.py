@@ -52,9 +52,8 @@ async def save(
     best = config.keep_models == BEST and progress.best.round == number
     names = [f"round-{number:04d}", *([_BEST] if best else []), *([_FINAL] if last else [])]
     stays = last or best or config.keep_models == ALL
-    collected = await _collect(context, progress, number, by_model, last) if stays else {}
-    complete = all(held in collected for held in by_model if held.client is not None)
-    if best and not complete and await asyncio.to_thread(_has, folder, _BEST):
+    collected, broken_off = await _collect(context, progress, number, by_model, last) if stays else ({}, False)
+    if best and broken_off and await asyncio.to_thread(_has, folder, _BEST):
         names.remove(_BEST)  # the models of one round belong together
         logger.warning("round=%d models are missing: the files of the best round before it stay", number)
     files: dict[Held, Path] = {}
@@ -102,8 +101,8 @@ def _prune(folder: Path, pattern: str, newest: Collection[Path]) -> None:
 
 async def _collect(
     context: RunContext, progress: Progress, number: int, models: Iterable[Held], last: bool
-) -> dict[Held, Weights]:
-    """The models that nodes hold for their clients.
+) -> tuple[dict[Held, Weights], bool]:
+    """The models that nodes hold for their clients, and whether some were not even asked for.
 
     If the question itself fails, the clients that are left are asked once more. If that fails, too, or if a model
     cannot be used, RunError is raised after the last round: the state is still there, from which the run can be
@@ -123,6 +122,8 @@ async def _collect(
                 found[by_client[client]] = weights
             elif last:
                 raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
+            else:
+                reasons[client] = weights
         reasons |= outcome.unanswered
         left = {client: left[client] for client in left if client in outcome.unanswered.keys() - outcome.left_out}
     for client in [client for client, held in by_client.items() if held not in found]:
@@ -133,4 +134,4 @@ async def _collect(
             f"the models of clients {listed(left)} cannot be saved: {reasons[next(iter(left))]}",
             "mend the cause, then resume the run, which plays its last round again",
         )
-    return found
+    return found, bool(left)

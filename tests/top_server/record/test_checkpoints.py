@@ -20,6 +20,7 @@ from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.record.checkpoints import save
 from top_server.record.model_files import load
 
+AWAY = Failure(FailureCode.NODE_LOST, "its node left")
 FULL = Failure(FailureCode.UNSPECIFIED, "the group manager is full")
 
 
@@ -124,16 +125,21 @@ async def test_a_model_that_cannot_be_taken_ends_the_run_after_its_last_round_on
             assert [(event["client"], event["reason"]) for event in told] == [(0, str(lost)), (1, str(lost))]
 
 
-def collecting(surveys: Surveys, fails: int) -> None:
-    """So many times the question for the models ends after the first one: the manager is full."""
+def collecting(surveys: Surveys, fails: int, without: int | None = None) -> None:
+    """So many times the question for the models ends after the first one: the manager is full.
+
+    The node of client `without` is away.
+    """
     tries = itertools.count()
 
     def collect(task: GroupTask) -> GroupOutcome:
         ended = next(tries) < fails
-        clients = task.clients[:1] if ended else task.clients
+        clients = [one for one in (task.clients[:1] if ended else task.clients) if one != without]
+        skipped = tuple(MemberSkipped(one, AWAY) for one in task.clients if one == without)
         done = tuple(MemberDone(client, 0, Trained(task.own_starts[client].ref)) for client in clients)
         result = {"result": FULL} if ended else {}
-        return surveys.outcome(task, models={client: model(5.0 + client) for client in clients}, done=done, **result)
+        models = {client: model(5.0 + client) for client in clients}
+        return surveys.outcome(task, models=models, done=done, skipped=skipped, **result)
 
     surveys.answers["collect"] = collect
 
@@ -200,6 +206,18 @@ async def test_the_best_models_stay_if_not_all_of_a_better_round_can_be_collecte
     names = [f"best-group-000{client}" for client in (0, 1, 2)]
     whole = [dict.fromkeys(names, number) for number in (2, 2, 4)]
     assert found == [dict.fromkeys(names[:2], 1), *whole], "of the first round, some are better than none"
+
+
+async def test_a_client_that_has_left_for_good_does_not_keep_the_best_models_of_the_others_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_alone(monkeypatch, rounds=9, keep_models="best") as surveys:
+        for number in (1, 2):
+            surveys.stage.progress.best = Best(0.1 * number, number)
+            collecting(surveys, fails=0, without=2 if number == 2 else None)
+            await saved_after(surveys.stage, tmp_path, number)
+        assert rounds_of_best(tmp_path) == {"best-group-0000": 2, "best-group-0001": 2}
+        assert not_saved(surveys) == [(2, str(AWAY))]
 
 
 async def test_the_last_models_of_the_shorter_run_are_replaced_where_a_run_was_extended(tmp_path: Path) -> None:
