@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import itertools
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from fedgsp.discriminators import ESTIMATES
@@ -50,6 +51,11 @@ OFFENCES = (
     FailureCode.LONG_UPDATE,
     FailureCode.BAD_RECEIPT,
 )
+
+
+def hops_without(client: int, hops: Iterable[FinishedHop]) -> list[FinishedHop]:
+    """The hops of a relay that still count when this client is skipped: hops after its own came from its model."""
+    return list(itertools.takewhile(lambda hop: hop.member is not None and hop.member.client != client, hops))
 
 
 class GroupWatch:
@@ -108,7 +114,7 @@ class GroupWatch:
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
                     self._context.membership.note_offence(skipped.client)
-                self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
+                self.hops = hops_without(skipped.client, self.hops)
                 self._context.journal.record(
                     rounds.ClientSkipped(
                         **self._where(skipped.client),

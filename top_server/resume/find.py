@@ -21,8 +21,10 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
+from top_server.groups.moved import Moved
+from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Trace
-from top_server.groups.watch import OFFENCES
+from top_server.groups.watch import OFFENCES, hops_without
 from top_server.placing import PLACES
 from top_server.record.damage import MALFORMED
 from top_server.record.directory import RunDirectory, lock
@@ -290,7 +292,7 @@ def _note(group: _GroupSoFar, event: HopFinished | ClientSkipped) -> None:
     if isinstance(event, ClientSkipped):
         code = FailureCode[event.code] if event.code is not None else FailureCode.UNSPECIFIED
         group.skipped[event.client] = MemberSkipped(event.client, Failure(code, event.reason))
-        group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != event.client]
+        group.hops = hops_without(event.client, group.hops)
         return
     hop = FinishedHop(
         Member(event.client, event.node or "", "", event.samples), ModelRef(event.model or ""), event.update_length

@@ -117,6 +117,12 @@ def test_a_hop_whose_result_was_lost_is_none(tmp_path: Path) -> None:
     assert finished(resuming.find(recorded(tmp_path, events)), 0) == [0]
 
 
+def test_hops_that_came_from_a_refused_model_are_none(tmp_path: Path) -> None:
+    hops = [hop(0, client, client) for client in range(3)]
+    events = [*BEGIN, started([0, 1, 2, 3]), *hops, skipped(0, 1, "LONG_UPDATE")]
+    assert finished(resuming.find(recorded(tmp_path, events)), 0) == [0]
+
+
 def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_path: Path) -> None:
     first = [*BEGIN, started([0, 1]), hop(0, 0, 0), {"event": "run_resumed", "round": 0}]
     anew = resuming.find(recorded(tmp_path, [*first, started([0, 1])]))
