@@ -3,9 +3,7 @@
 A chain is one list of hops in relay order. The first `done` hops are its trail: their members have trained. All others
 are still to be made. A hop that is skipped leaves the list.
 
-    WAITING --declare--> DECLARED --finish-----------------------------------------> FINISHED
-                            |                                                           ^
-                            +----judge: too few updates are known---> UNJUDGED --judge--+
+    WAITING --declare--> DECLARED --judge, finish--> FINISHED
 
     back to WAITING   lose: the result is lost with its node, and the node is attached again
                       refuse of an earlier hop: this hop was trained from a bad model, or would be
@@ -13,7 +11,10 @@ are still to be made. A hop that is skipped leaves the list.
     out of the chain  refuse: the order failed, or the model or its update is bad
                       lose: the node is not attached, or has lost MOST_LOSSES results
 
-While there are UNJUDGED hops, no model is released, since the chain may have to return to any of them.
+If the run limits the lengths of updates, the trail is judged as soon as enough lengths are known: those of earlier
+rounds, and those of the trail. Until then no model is released, since the chain may have to return to any of them.
+Whether the trail is judged follows from these lengths alone. So hops that have left the chain have no influence, and
+another manager, which knows only the trail, comes to the same verdicts as this one.
 
 Every method that changes the course of the chain returns a `Decision`: what the caller has to do, and why.
 """
@@ -24,7 +25,7 @@ from enum import Enum, auto
 
 from fedgsp.messages import Failure, FailureCode, Member, RunGroupRequest
 from fedgsp.seeds import stream
-from group_manager.norm_limit import Lengths
+from group_manager.norm_limit import LEAST, Lengths
 
 #: A member is skipped when its node has lost so many of its results or orders in a round: it must not stop the others.
 MOST_LOSSES = 3
@@ -35,8 +36,7 @@ class HopState(Enum):
 
     WAITING = auto()  # its member is to be ordered to train
     DECLARED = auto()  # its member was ordered to train
-    UNJUDGED = auto()  # its member has trained, and too few updates are known to judge this one
-    FINISHED = auto()  # its member has trained; its model was accepted
+    FINISHED = auto()  # its member has trained
 
 
 @dataclass(slots=True, eq=False)
@@ -71,13 +71,12 @@ def client_order(clients: Sequence[int], shuffle: bool, seed: int, round_number:
 
 
 class Chain:
-    """Invariant: the first `done` hops are UNJUDGED or FINISHED, all others WAITING or DECLARED.
-
-    Only the next hop is for a moment UNJUDGED or FINISHED between `judge` and `finish`.
-    """
+    """Invariant: the first `done` hops are FINISHED, all others WAITING or DECLARED."""
 
     def __init__(self, request: RunGroupRequest) -> None:
         assert request.training is not None
+        self._most_ratio = request.most_update_ratio  # 0: lengths are not limited
+        self._lengths_before = request.update_lengths
         #: How the ids of all results begin.
         self.prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
         members = {member.client: member for member in request.members}
@@ -88,6 +87,7 @@ class Chain:
                 hop.model.id,
                 hop.model.digest,
                 samples=hop.member.samples,
+                length=hop.update_length,
             )
             for hop in request.finished
             if hop.member is not None and hop.model is not None
@@ -122,30 +122,34 @@ class Chain:
             declared.append((position, before, hop))
         return declared
 
-    def judge(self, lengths: Lengths, length: float) -> Decision | None:
-        """Judges the next hop, whose update has this length, and unjudged hops before it, as soon as that can be.
+    @property
+    def is_judged(self) -> bool:
+        """Whether every hop of the trail is judged, or none is to be."""
+        return not self._most_ratio or len(self._lengths_before) + self.done >= LEAST
+
+    def judge(self, length: float) -> Decision | None:
+        """Judges the next hop, whose update has this length, and the trail before it, as soon as that can be.
 
         Returns a decision if a hop is refused. Otherwise the next hop can be finished.
         """
-        hop = self.hops[self.done]
-        hop.state, hop.length = HopState.UNJUDGED, length
-        unjudged = [hop for hop in self.hops[: self.done + 1] if hop.state is HopState.UNJUDGED]
-        usual = lengths.usual([hop.length for hop in unjudged])
+        trail, hop = self.trail, self.hops[self.done]
+        hop.length = length
+        accepted, waiting = (trail, [hop]) if self.is_judged else ([], [*trail, hop])
+        lengths = Lengths([*self._lengths_before, *(one.length for one in accepted)], self._most_ratio)
+        usual = lengths.usual([one.length for one in waiting])
         if usual is None:
             return None
-        for hop in unjudged:
-            refused = lengths.judge(hop.length, usual)
+        for one in waiting:
+            refused = lengths.judge(one.length, usual)
             if refused is not None:
-                return self.refuse(hop, refused)
-            hop.state = HopState.FINISHED
+                return self.refuse(one, refused)
         return None
 
     def finish(self, samples: int, digest: bytes) -> None:
         """The member of the next hop has trained on so many samples, and its model has this digest."""
         hop = self.hops[self.done]
         hop.samples, hop.digest, self.done = samples, digest, self.done + 1
-        if hop.state is HopState.DECLARED:
-            hop.state = HopState.FINISHED
+        hop.state = HopState.FINISHED
 
     def refuse(self, hop: Hop, why: Failure) -> Decision:
         """Skips a hop of the trail, or the next hop. Hops that were trained from its model wait again."""
@@ -199,8 +203,7 @@ class Chain:
         held = [hop for hop in self.trail if holds(hop.model_id)]
         elsewhere = [hop for hop in held if self.last is not None and hop.member.node != self.last.member.node]
         needed = held[-1:] if self._last_is_at_next else (*held[-1:], *elsewhere[-1:])
-        judged = self.last is not None and self.last.state is HopState.FINISHED
-        return [hop.model_id for hop in held if hop not in needed] if judged else []
+        return [hop.model_id for hop in held if hop not in needed] if self.is_judged else []
 
     @property
     def _last_is_at_next(self) -> bool:

@@ -1,4 +1,4 @@
-"""The lengths of the updates of one group. This manager measures them, and rejects long ones if the run says so."""
+"""The lengths of the updates of one group, which this manager measures if the run limits them."""
 
 import asyncio
 import math
@@ -9,16 +9,12 @@ from fedgsp.messages import Failure
 from fedgsp.tensors.updates import trainable
 from fedgsp.tensors.weights import Weights
 from group_manager.group import Group
-from group_manager.norm_limit import Lengths
 
 
-class Norms(Lengths):
-    """Lengths of one group, judged together with lengths of earlier rounds."""
+class Norms:
+    """Measures the updates of one group."""
 
     def __init__(self, group: Group) -> None:
-        request = group.request
-        before = [hop.update_length for hop in request.finished if hop.update_length]
-        super().__init__([*request.update_lengths, *before], request.most_update_ratio)
         self._group = group
         self._last: tuple[str, Weights] | None = None
         #: The id of the model that could not be had at the last measurement; empty: all could.

@@ -183,7 +183,7 @@ class _Walk:
                 length = await self._norms.measure(start_id, hop.model_id)
                 if isinstance(length, Failure):
                     return length
-                refused = self.chain.judge(self._norms, length)
+                refused = self.chain.judge(length)
                 if refused is not None:
                     return refused
             if outcome.source is not None and outcome.source.kind is SourceKind.MANAGER:

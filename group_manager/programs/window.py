@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from fedgsp.transfers import pipes
 from group_manager.group import Group
+from group_manager.norm_limit import Lengths
 from group_manager.sessions import PendingOrder
 from group_manager.update_norms import Norms
 
@@ -54,22 +55,23 @@ async def train_all(
     each trained model on the samples that it was trained on. `ordered` is called for each order whose model
     does not come unasked.
     """
-    norms = Norms(group) if group.request.most_update_ratio else None
+    request = group.request
+    norms, lengths = Norms(group), Lengths(request.update_lengths, request.most_update_ratio)
     waiting: list[MemberResult] = []
     async for one in _trained(group, retain, trial, bring, accuracy, ordered):
-        if norms is None:
+        if not request.most_update_ratio:
             yield one
             continue
         if isinstance(one.outcome, Trained) and one.member.weight > 0:
-            start = one.member.start.ref if one.member.start is not None else group.request.start
+            start = one.member.start.ref if one.member.start is not None else request.start
             assert start is not None
             found = await norms.measure(start.id, one.model_id)
             one = replace(one, outcome=found) if isinstance(found, Failure) else replace(one, length=found)
         waiting.append(one)
-        usual = norms.usual([one.length for one in waiting if one.length is not None])
+        usual = lengths.usual([one.length for one in waiting if one.length is not None])
         if usual is not None:
             for one in waiting:
-                refusal = norms.judge(one.length, usual) if one.length is not None else None
+                refusal = lengths.judge(one.length, usual) if one.length is not None else None
                 yield one if refusal is None else replace(one, outcome=refusal)
             waiting.clear()
     for one in waiting:

@@ -9,14 +9,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, ModelRef
-from group_manager.chain import MOST_LOSSES, Chain, HopState
-from group_manager.norm_limit import Lengths
+from group_manager.chain import MOST_LOSSES, Chain, Decision, HopState
 from tests.support.real_manager import request
 from tests.support.scene import hosted
 
 MEMBERS = tuple(hosted(n1=[0, 2, 4], n2=[1, 3, 5]))
 RELAY = request("relay", members=MEMBERS, shuffle=False)
+LIMITED = replace(RELAY, most_update_ratio=5.0)
 BAD = Failure(FailureCode.NOT_FINITE, "not a number")
+
+
+def trained(*lengths: float, earlier: tuple[float, ...] = ()) -> Chain:
+    """A chain that limits lengths, and whose first members have made updates of these lengths, each of them taken."""
+    chain = Chain(replace(LIMITED, update_lengths=earlier))
+    chain.declare(0)
+    for length in lengths:
+        assert chain.judge(length) is None
+        chain.finish(1, b"")
+    return chain
+
+
+def refused(decision: Decision | None) -> list[int]:
+    """The clients that a decision skips."""
+    return [member.client for member, why in decision.reports if isinstance(why, Failure)] if decision else []
 
 
 def walked(done: int) -> Chain:
@@ -93,15 +108,9 @@ def test_a_bad_last_model_of_the_whole_chain_reroutes_nobody() -> None:
 
 
 def test_members_that_trained_from_a_refused_model_train_again() -> None:
-    chain = Chain(RELAY)
-    chain.declare(0)
-    lengths = Lengths((), 5.0)
-    assert chain.judge(lengths, 100.0) is None
-    chain.finish(1, b"")
-    assert chain.judge(lengths, 1.0) is None
-    chain.finish(1, b"")
+    chain = trained(100.0, 1.0)
     made = tuple(hop.model_id for hop in chain.trail)
-    decision = chain.judge(lengths, 1.1)
+    decision = chain.judge(1.1)
     assert decision is not None
     why = decision.reports[0][1]
     assert isinstance(why, Failure)
@@ -162,12 +171,49 @@ def test_the_last_model_is_enough_when_the_next_node_has_fetched_it() -> None:
 
 
 def test_no_model_is_spare_while_one_cannot_be_judged() -> None:
-    chain = Chain(replace(RELAY, members=tuple(hosted(n1=[0, 1, 2]))))
-    chain.declare(0)
-    for _ in range(2):
-        chain.judge(Lengths((), 5.0), 1.0)
-        chain.finish(1, b"")
+    chain = trained(1.0, 1.0)
     assert chain.spare(everything) == []
+    assert chain.judge(1.0) is None
+    chain.finish(1, b"")
+    assert chain.spare(everything)
+
+
+# --- how long updates may be
+
+
+def test_the_first_updates_are_judged_together_as_soon_as_three_lengths_are_known() -> None:
+    chain = trained(1.0, 100.0)
+    assert not chain.is_judged
+    assert refused(chain.judge(1.1)) == [1]
+
+
+def test_with_the_lengths_of_earlier_rounds_every_update_is_judged_at_once() -> None:
+    chain = trained(earlier=(1.0, 1.0, 1.0))
+    assert chain.is_judged
+    assert refused(chain.judge(100.0)) == [0]
+
+
+def test_the_length_of_an_update_that_was_lost_counts_once() -> None:
+    chain = trained(1.0, 1.0, 4.0)
+    assert chain.last is not None
+    last = chain.last
+    assert chain.lose(lambda model_id: model_id != last.model_id, everything) is not None
+    chain.declare(1)
+    assert chain.judge(4.0) is None
+    chain.finish(1, b"")
+    assert refused(chain.judge(6.0)) == [3]  # the median is 1, and not that of 1, 1, 4 and 4
+
+
+def test_who_left_the_chain_is_no_measure_for_those_who_stay() -> None:
+    """Client 0 passed only because client 1, which is left out, made an even longer update."""
+    chain = trained(100.0)
+    assert chain.judge(1000.0) is None
+    chain.finish(1, b"")
+    assert refused(chain.judge(1.0)) == [1]
+    chain.declare(1)
+    assert chain.judge(1.0) is None
+    chain.finish(1, b"")
+    assert refused(chain.judge(1.1)) == [0]
 
 
 # --- whatever happens
@@ -178,8 +224,8 @@ class Walk(RuleBasedStateMachine):
 
     @initialize(limited=st.booleans())
     def begin(self, limited: bool) -> None:
-        self.chain = Chain(RELAY)
-        self.lengths = Lengths((), 5.0) if limited else None
+        self.limited = limited
+        self.chain = Chain(LIMITED if limited else RELAY)
         self.held: set[str] = set()
         self.attempt = 0
         self.out: set[int] = set()
@@ -195,7 +241,7 @@ class Walk(RuleBasedStateMachine):
     def train(self, length: float) -> None:
         assert self.chain.next is not None
         made = self.chain.next
-        decision = self.chain.judge(self.lengths, length) if self.lengths is not None else None
+        decision = self.chain.judge(length) if self.limited else None
         if decision is not None:
             self.carry_out(decision)
             return
@@ -250,14 +296,12 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def those_who_have_trained_come_first(self) -> None:
-        done = {HopState.UNJUDGED, HopState.FINISHED}
-        assert all(hop.state in done for hop in self.chain.trail)
-        assert not any(hop.state in done for hop in self.chain.hops[self.chain.done :])
+        assert {hop.state for hop in self.chain.trail} <= {HopState.FINISHED}
+        assert HopState.FINISHED not in {hop.state for hop in self.chain.hops[self.chain.done :]}
 
     @invariant()
-    def the_models_of_unjudged_hops_are_all_there_or_lost_with_a_node(self) -> None:
-        unjudged = [hop for hop in self.chain.trail if hop.state is HopState.UNJUDGED]
-        assert unjudged == self.chain.trail[len(self.chain.trail) - len(unjudged) :]
+    def no_model_is_let_go_while_the_trail_cannot_be_judged(self) -> None:
+        assert self.chain.is_judged or self.chain.spare(self.held.__contains__) == []
 
 
 TestWalk = Walk.TestCase

@@ -11,7 +11,7 @@ from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, Rela
 from group_manager.chain import MOST_LOSSES, client_order
 from group_manager.programs.relay import HOLDER_AWAY
 from tests.support.faults import Faults
-from tests.support.scene import Scene, hosted, relayed, scene, step
+from tests.support.scene import Rule, Scene, hosted, relayed, scene, step
 from tests.support.scripted import let_others_run, model
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
@@ -167,16 +167,17 @@ async def test_a_node_that_fetched_the_last_model_goes_on_when_its_maker_is_lost
 # --- another manager takes over
 
 
-async def finished(play: Scene, clients: Sequence[int]) -> tuple[FinishedHop, ...]:
+async def finished(play: Scene, clients: Sequence[int], rule: Rule = step) -> tuple[FinishedHop, ...]:
     """Hops under a manager that is gone; each node still has the result of its last."""
     hops = []
     for position, client in enumerate(clients):
         member = TWO_NODES[client]
-        weights = model(relayed(clients[: position + 1]))
+        weights = model(relayed(clients[: position + 1], rule))
         model_id = f"run/1/0/relay/{position}.0"
         if position >= len(clients) - 2:
             play.nodes[member.node].store.put(model_id, weights)
-        hops.append(FinishedHop(member, weights.ref(model_id)))
+        length = abs(relayed(clients[: position + 1], rule) - relayed(clients[:position], rule))
+        hops.append(FinishedHop(member, weights.ref(model_id), length))
     return tuple(hops)
 
 
@@ -188,6 +189,18 @@ async def test_a_chain_goes_on_from_the_last_finished_hop() -> None:
         assert play.trained == [3, 4, 5]
         assert isinstance(outcome, GroupResult)
         assert outcome.samples == sum(range(1, 7))
+
+
+@pytest.mark.parametrize("far", [0, 1])
+async def test_hops_that_the_manager_before_could_not_judge_yet_are_judged(far: int) -> None:
+    rule = lambda client, w: w + (100 if client == far else 1 + client / 10)  # noqa: E731
+    async with scene(rule=rule) as play:
+        await play.attach(TWO_NODES)
+        hops = await finished(play, [0, 1], rule)
+        outcome = await play.run(TWO_NODES, attempt=1, finished=hops, most_update_ratio=5.0)
+        assert await play.result(outcome) == relayed([client for client in range(6) if client != far], rule)
+        assert {client: why and why.code for client, why in play.skipped.items()} == {far: FailureCode.LONG_UPDATE}
+        assert play.trained == ([2, 1, 2, 3, 4, 5] if far == 0 else [2, 2, 3, 4, 5])
 
 
 async def test_what_the_nodes_hold_of_other_attempts_is_forgotten() -> None:
