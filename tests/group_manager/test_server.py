@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,9 +24,11 @@ from fedgsp.messages import (
     GroupResult,
     MemberDone,
     MemberSkipped,
+    ModelRef,
     NodeReport,
     Order,
     OrderKey,
+    Part,
     Release,
     Rerouted,
     RunGroupRequest,
@@ -43,8 +46,8 @@ from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
 from tests.support.callers import ISSUER
 from tests.support.faults import Faults
-from tests.support.scene import MANAGER, Scene, hosted, relayed, scene
-from tests.support.scripted import TENSORS, let_others_run, model, value_of
+from tests.support.scene import MANAGER, START, Scene, hosted, relayed, scene
+from tests.support.scripted import TENSORS, ScriptedNode, let_others_run, model, value_of
 from tests.support.serving import serving
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
@@ -247,6 +250,31 @@ async def test_nodes_that_attach_late_are_waited_for() -> None:
         *_, last = await running
         assert isinstance(last.kind, GroupResult)
         assert m.play.skipped == {}
+
+
+async def test_nodes_that_only_hold_a_part_of_the_start_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for, waits = Members.wait_for, asyncio.Event()
+
+    async def noting(self: Members, nodes: set[str], timeout_s: float) -> set[str]:
+        waits.set()
+        return await wait_for(self, nodes, timeout_s)
+
+    monkeypatch.setattr(Members, "wait_for", noting)
+    async with manager() as m:
+        await m.play.attach(TWO_NODES[1:2])
+        m.play.nodes["n2"].store.put("of n2", model(8.0))
+        parts = (Part(model(4.0).ref("of n1"), "n1", 1.0), Part(model(8.0).ref("of n2"), "n2", 1.0))
+        member = dataclasses.replace(TWO_NODES[1], start=Part(model(START).ref("start")))
+        asked = m.play.request([member], "alone", start=ModelRef("mean"), parts=parts)
+        running = asyncio.create_task(m.events(asked))
+        await waits.wait()
+        await let_others_run()
+        late = m.play.nodes["n1"] = ScriptedNode("n1", m.play)
+        late.store.put("of n1", model(4.0))
+        await late.attach()
+        *_, last = await running
+        assert isinstance(last.kind, GroupResult)
+        assert value_of(await m.play.store.get("mean")) == 6.0
 
 
 async def test_if_no_node_attaches_the_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:

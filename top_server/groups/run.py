@@ -162,10 +162,11 @@ async def _on(
     trained = {hop.member.client for hop in trace.finished if hop.member is not None}
     hosted = {client: _member(context, task, client) for client in task.clients if client not in left_out}
     members = tuple(member for member in hosted.values() if isinstance(member, Member))
-    for node in {member.node for member in members}:
-        context.membership.attach(node, AttachTo(manager.name, manager.address))
     largest = max(total_bytes(context.membership.tensors), task.max_bytes, reveals.max_bytes if reveals else 0)
     request = _request(context, progress, round_number, task, members, trace, largest, manager.hands_on)
+    # The nodes that hold parts of the start may be others than those of the members.
+    for node in {member.node for member in members}.union(part.node for part in request.parts if part.node):
+        context.membership.attach(node, AttachTo(manager.name, manager.address))
     watcher = GroupWatch(context, progress, request, manager, trace, reveals, task.groups_of_one)
     for client, member in hosted.items():
         if isinstance(member, Failure) and client not in trained:
@@ -237,7 +238,9 @@ def _request(
     if len(task.starts) == 1 and task.starts[0][0].client is None:
         start = task.starts[0][0].ref
     elif task.starts:
-        parts = tuple(_part(context, held, weight) for held, weight in task.starts)
+        membership = context.membership
+        there = [one for one in task.starts if one[0].client is None or membership.member(one[0].client) is not None]
+        parts = tuple(_part(context, held, weight) for held, weight in there or task.starts)
         # Another try may make another mean: of other members, or without a lost part. Nodes may still hold the first.
         made = f"{context.run_id}/{round_number}/{task.number}/{task.program}"
         start = ModelRef(f"{made}/start.{trace.attempt}")
