@@ -14,7 +14,8 @@ async def run(group: Group) -> GroupResult | Failure:
     RETAINED: a client keeps its model and starts from it in later rounds. KEPT: its node keeps it until the run ends.
     COLLECTED: the model waits at this manager for the top server. UNSPECIFIED: all forget it.
 
-    If this manager made the start of the group, that is the result; otherwise there is no model.
+    If this manager made the start of the group, that is the result, even if nobody trained. Otherwise there is no
+    model.
     """
     with contextlib.closing(Ahead(group)) as ahead:
         return await _train(group, ahead)
@@ -44,9 +45,7 @@ async def _train(group: Group, ahead: Ahead) -> GroupResult | Failure:
         outcome = await group.models.with_update(outcome)
         group.reports.done(one.member, one.position, outcome, one.pending, one.length or 0.0)
         samples, trained = samples + outcome.samples, trained + 1
-    if not trained:
-        return group.nobody_trained()
-    if not request.parts or request.start is None:
-        return group.result(samples=samples)
-    start = await group.models.collect(request.start.id)
-    return start if isinstance(start, Failure) else group.result(start.ref(request.start.id), samples)
+    if request.parts and request.start is not None:
+        start = await group.models.collect(request.start.id)
+        return start if isinstance(start, Failure) else group.result(start.ref(request.start.id), samples)
+    return group.result(samples=samples) if trained else group.nobody_trained()

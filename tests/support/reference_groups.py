@@ -44,6 +44,8 @@ class GroupReference(Reference):
     joins: Mapping[int, int] | None = None
     #: (round, client) whose own model is gone when its group is to start; HCCT only.
     lost: Collection[tuple[int, int]] = ()
+    #: Newcomers that cannot train as they are welcomed; HCCT only.
+    stumbling: Collection[int] = ()
 
     # --- a model per group
 
@@ -69,6 +71,8 @@ class GroupReference(Reference):
             for client in new:
                 after = self.train({**start, **own}, client, number)
                 updates[client] = self._update({**start, **own}, after, number, hidden)
+                if client in self.stumbling:
+                    updates[client] = {name: np.full_like(array, np.nan) for name, array in updates[client].items()}
                 models[client] = start
             gram = self._gram([updates[client] for client in there], layer) if number > 1 else None
             groups = self._grouped("hcct", number, there, {} if gram is None else {"gram": gram}, new)

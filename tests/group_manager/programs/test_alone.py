@@ -126,6 +126,18 @@ async def test_the_start_may_be_a_mean_of_models_that_others_hold_and_is_then_th
         assert len(play.store) == 1
 
 
+@pytest.mark.parametrize("there", [TWO_NODES[:1], []], ids=["it fails", "nobody is there"])
+async def test_the_mean_that_was_to_be_the_start_is_the_result_also_if_nobody_trains(there: list[Member]) -> None:
+    async with scene(Faults().fail(0) if there else None) as play:
+        await play.attach(TWO_NODES)
+        play.top_server.put("hers", model(4.0))
+        play.top_server.put("theirs", model(8.0))
+        parts = tuple(Part(model(value).ref(name), "", 1.0) for name, value in (("hers", 4.0), ("theirs", 8.0)))
+        outcome = await play.run(there, "alone", start=ModelRef("mean"), parts=parts)
+        assert await play.result(outcome) == 6.0
+        assert set(play.skipped) == {member.client for member in there}
+
+
 async def test_a_member_whose_model_is_gone_is_left_out_and_the_reason_names_it() -> None:
     async with scene() as play:
         members = await with_own_models(play, TWO_NODES, m0=5.0, m1=6.0, m2=7.0)
