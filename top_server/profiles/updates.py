@@ -10,17 +10,17 @@ from typing import Any
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.tensors.updates import LENGTH_BYTES, trainable_size
-from fedgsp.tensors.weights import without_head
+from fedgsp.tensors.weights import Weights, without_head
 from top_server.evidence import Evidence
 from top_server.grouping.request import listed
-from top_server.groups.run import survey
+from top_server.groups.run import is_last, run_again, survey
 from top_server.groups.taking import take
-from top_server.groups.task import GroupTask
-from top_server.managers.client import or_reason
+from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.managers.client import BrokenOff, or_reason
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
 from top_server.profiles.options import UpdateOptions
-from top_server.record.events.evidence import LayerChosen, Newcomers
+from top_server.record.events.evidence import LayerChosen, Newcomers, NewcomersWait
 from top_server.reveals import layer_scores
 from top_server.reveals.spool import SketchSpool, UpdateSpool
 from top_server.reveals.updates import Reveals, Updates, most_bytes
@@ -93,7 +93,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         # A client whose model was lost may have its group's model by now.
         slots = self.context.models.slots
         self._met -= {client for client in self.progress.afresh if self.merging.untrained(client, slots)}
-        newcomers = tuple(client for client in present if client not in self._met)
+        newcomers = tuple(client for client in present if client not in self._met and not self._has_model(client))
         self._met.update(present)
         if round_number == 1:
             return Evidence(present, reveal=Reveal(self._view, self._without_head))
@@ -107,8 +107,14 @@ class UpdateProfile(Profile[UpdateOptions]):
                 whole.spool.close()
                 self.context.journal.record(LayerChosen(layer=chosen, scores=scores))
         updates, reveal = self.updates, Reveal(self._view, self._without_head)
-        if newcomers:
-            await self._welcome(round_number, newcomers, reveal)
+        if newcomers and (missing := await self._welcome(round_number, newcomers, reveal)):
+            # They miss this round, since they have nothing to start from, and are newcomers in the next one.
+            self.context.journal.record(
+                NewcomersWait(round=round_number, clients=list(newcomers), reason=str(missing))
+            )
+            self.silent.update(dict.fromkeys(newcomers, missing))
+            self._met.difference_update(newcomers)
+            present, newcomers = tuple(client for client in present if client not in newcomers), ()
         updates.round = round_number
         async with updates.lock:
             gram = await asyncio.to_thread(updates.spool.gram, present)
@@ -142,23 +148,39 @@ class UpdateProfile(Profile[UpdateOptions]):
             cut.keep(client, updates.spool.vector(client, layers[chosen]))
         return cut, chosen, {name: float(score) for name, score in scores.items()}
 
-    async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> None:
-        """Lets newcomers train once, only for their updates, from the mean of the others' models."""
+    def _has_model(self, client: int) -> bool:
+        """Whether a client has a model of its own, such as that of a group with which it trained as it had to wait."""
+        return any(slot in self.context.models for slot in self.merging.welcome((client,)))
+
+    async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> Failure | None:
+        """Lets newcomers train once, only for their updates, from the mean of the others' models.
+
+        They keep this mean as their own model. Returns the reason if it could not be had.
+        """
         context, merging = self.context, self.merging
         if merging.shared:
-            return  # they start from the global model and reveal their updates as they train
+            return None  # they start from the global model and reveal their updates as they train
         others = tuple(client for client in context.membership.clients if client not in newcomers)
         starts = self.start(others) if self.options.newcomer_start == "mean" else ()
         starts = starts or ((context.models[INITIAL], 1.0),)
         task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
         outcome = await survey(context, self.progress, round_number, task, reveals=self.updates)
-        context.journal.record(Newcomers(round=round_number, clients=list(newcomers)))
         slots = merging.welcome(newcomers)
         if len(starts) == 1 and starts[0][0].client is None:
             context.models.apply(dict.fromkeys(slots, starts[0][0]))
-            return
-        weights = or_reason(await take(context, outcome))
-        if isinstance(weights, Failure):
-            logger.warning("round=%d the newcomers start from the initial model: %s", round_number, weights)
         elif slots:
-            context.models.put(slots, f"{context.run_id}/{round_number}/newcomers", weights)
+            mean = await self._mean_of(round_number, outcome)
+            if isinstance(mean, Failure):
+                return mean
+            context.models.put(slots, f"{context.run_id}/{round_number}/newcomers", mean)
+        context.journal.record(Newcomers(round=round_number, clients=list(newcomers)))
+        return None
+
+    async def _mean_of(self, round_number: int, outcome: GroupOutcome) -> Weights | Failure:
+        """The mean from which newcomers have trained; if its manager does not give it, it is made again elsewhere."""
+        context = self.context
+        while isinstance(mean := await take(context, outcome), BrokenOff) and not is_last(outcome.trace):
+            outcome = await run_again(context, self.progress, round_number, outcome, mean.lost, self.updates)
+        if isinstance(mean, BrokenOff) and mean.lost:
+            await context.managers.discard(outcome.manager)
+        return or_reason(mean)

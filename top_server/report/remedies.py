@@ -41,6 +41,7 @@ _OF_KINDS = {
     "model_lost": f"{_LOG}: it was started again, perhaps without its --state-dir",
     "model_not_saved": f"{_LOG}; --extend by one round gives the client another try",
     "update_missing": _LOG,
+    "newcomers_wait": "nothing if it happened once; otherwise see logs/manager-*.log and the memory of the machine",
     "not_compared": "give the client more samples; until then it counts as unlike all others",
     "question_failed": "make room on the machine of the group managers if they were full; otherwise see their logs",
     "rerouted": "nothing, unless it happens in many rounds: then see the network between the two nodes",

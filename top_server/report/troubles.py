@@ -19,6 +19,7 @@ TROUBLES = {
     "model_lost": "has lost its model",
     "model_not_saved": "has no saved model",
     "update_missing": "did not reveal its update",
+    "newcomers_wait": "had to wait for the model to start from",
     "not_compared": "was not compared with others",
     "question_failed": "could not answer a question",
     "rerouted": "got its model another way",

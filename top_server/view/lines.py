@@ -188,6 +188,7 @@ _LINES: dict[str, str] = {
     "trained_nobody": "{reason}; the run goes on",
     "round_failed": "round {round} failed: {reason}",
     "newcomers": "round {round}: {named_clients} joined during the run",
+    "newcomers_wait": "round {round} begins without {named_clients}, for want of a model to start from: {reason}",
     "client_placed": "round {round}: client {client} joined during the run and was placed in group {group}",
     "layer_chosen": "updates are compared by layer {layer}",
     "discriminators": "measuring distances between clients: {exchanges_counted}, {left} of {networks_counted} left",

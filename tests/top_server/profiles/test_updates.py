@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from fedgsp.errors import ConfigError, TaskError
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.tensors.updates import LENGTH_BYTES
-from tests.support.surveyed import surveyed
+from tests.support.scripted import model
+from tests.support.surveyed import Surveys, surveyed
+from top_server.evidence import Evidence
+from top_server.models import client_slot
 from top_server.nodes.membership import Membership
+from top_server.profiles.updates import UpdateProfile
 from top_server.reveals.updates import most_bytes
+
+GONE = Failure(FailureCode.UNREACHABLE, "the manager is gone")
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,57 @@ async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
             assert (await profile.gather(4)).newcomers == ()
         finally:
             profile.close()
+
+
+@asynccontextmanager
+async def one_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Surveys, UpdateProfile, Evidence]]:
+    """Client 7 comes before round 2, and its start does not; with the evidence of that round."""
+    async with surveyed(monkeypatch, 2, "none", run_dir=tmp_path) as surveys:
+        profile = surveys.stage.profile("updates")
+        try:
+            await profile.gather(1)
+            for client, value in ((0, 2.0), (1, 4.0)):
+                surveys.stage.context.models.put([client_slot(client)], f"of {client}", model(value))
+            await surveys.join("n1", c7=40)
+            surveys.answers["alone"] = lambda task: surveys.outcome(task, result=GONE)
+            profile.begin_gathering()
+            yield surveys, profile, await profile.gather(2)
+        finally:
+            profile.close()
+
+
+async def test_a_newcomer_without_a_start_is_left_out_and_is_one_in_the_next_round_also_if_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_late(tmp_path, monkeypatch) as (surveys, profile, evidence):
+        stage = surveys.stage
+        assert (evidence.clients, evidence.newcomers) == ((0, 1), ())
+        assert profile.silent[7] == GONE
+        (waits,) = stage.journal.of_kind("newcomers_wait")
+        assert (waits["round"], waits["clients"], waits["reason"]) == (2, [7], str(GONE))
+        assert not stage.journal.of_kind("newcomers")
+        resumed = stage.profile("updates")
+        try:
+            resumed.restore(json.loads(json.dumps(profile.save())))
+            surveys.answers["alone"] = lambda task: surveys.outcome(task, result=surveys.made(model(3.0)))
+            evidence = await resumed.gather(3)
+        finally:
+            resumed.close()
+        assert (evidence.clients, evidence.newcomers) == ((0, 1, 7), (7,))
+        assert await stage.value(stage.of(7)) == 3.0
+        assert [(event["round"], event["clients"]) for event in stage.journal.of_kind("newcomers")] == [(3, [7])]
+
+
+async def test_a_client_that_got_a_model_while_it_had_to_wait_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_late(tmp_path, monkeypatch) as (surveys, profile, _):
+        surveys.stage.context.models.put([client_slot(7)], "of its group", model(9.0))
+        evidence = await profile.gather(3)
+        assert (evidence.clients, evidence.newcomers) == ((0, 1, 7), ())
+        assert len(surveys.of("alone")) == 1
 
 
 async def test_a_model_without_layers_to_choose_from_is_refused_before_the_first_round(

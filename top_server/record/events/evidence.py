@@ -26,6 +26,16 @@ class Newcomers(RoundEvent):
     clients: Sequence[int]
 
 
+class NewcomersWait(RoundEvent):
+    """Schemes that compare updates: the mean of models from which newcomers start could not be had.
+
+    They miss the round, and are newcomers in the next one.
+    """
+
+    clients: Sequence[int]
+    reason: str
+
+
 class ClientPlaced(RoundEvent):
     """The groups are fixed, and a late client got a place in one of them."""
 
