@@ -21,8 +21,6 @@ from fedgsp.settings.recorded import load_recorded
 from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
-from top_server.groups.moved import Moved
-from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Trace
 from top_server.groups.watch import OFFENCES, hops_without
 from top_server.placing import PLACES
