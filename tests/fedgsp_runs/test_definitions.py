@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from fedgsp.errors import TaskError
-from fedgsp_runs.source import module_of
+from fedgsp_runs.writing import module_of
 from tests.support.written_modules import written
 
 
@@ -197,3 +199,21 @@ def test_a_module_inside_a_package_is_imported_for_the_nodes(
     for known in [known for known in sys.modules if known.startswith("its_package")]:
         monkeypatch.delitem(sys.modules, known)
     assert written(text)["Mine"]().model() == 3
+
+
+def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are no files: IPython keeps their lines where Python looks for those of functions."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    cells = [
+        "class Base:\n    known = 1",
+        "class Mine(Base):\n    def two(self): return 1",
+        "def same(one): return one\n\n@same\nclass Mine(Base):\n    def two(self): return 2\n\nafter = 1",
+    ]
+    for number, text in enumerate(cells):
+        name = f"ipykernel_7/{number}.py"
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+        exec(compile(text, name, "exec"), vars(module))
+    text = module_of(module.Mine)
+    assert text.endswith("@same\nclass Mine(Base):\n    def two(self): return 2\n")
+    assert written(text)["Mine"]().two() == 2

@@ -1,0 +1,154 @@
+"""Writes the definitions of a notebook or a script as the text of a module, for processes that import their task.
+
+The source of a task class is written with the imports, functions, classes and plain values that it uses. Nothing is
+pickled: what has no source and is no plain value is refused by name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedgsp.errors import TaskError
+from fedgsp_runs.definitions import definition_of, enclosed_by
+from fedgsp_runs.folders import folders_of
+from fedgsp_runs.imports import alias, aliased, home, imported
+from fedgsp_runs.scripts import MAIN
+from fedgsp_runs.unchanged import check_unchanged
+from fedgsp_runs.uses import submodules, used_names
+from fedgsp_runs.values import NotWrittenError, as_source
+
+_REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
+
+
+def module_of(task: Callable[..., Any]) -> str:
+    """The text of a module that defines `task` and what it uses; raises TaskError for what cannot be written."""
+    writer = _Writer(vars(sys.modules[MAIN]))
+    writer.define(task)
+    text = f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
+    check_unchanged(writer.defined, text)
+    return text
+
+
+class _Writer:
+    """Collects definitions; each stands behind those that it needs when it is executed."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._imports: dict[str, None] = {}
+        self._definitions: list[str] = []
+        #: What the module has by its names.
+        self._things: dict[str, Any] = {}
+        #: The functions and classes that the module defines.
+        self.defined: list[Any] = []
+
+    def text(self) -> str:
+        """The module."""
+        future = [line for line in self._imports if line.startswith("from __future__")]
+        others = [line for line in self._imports if line not in future]
+        # First, as here: otherwise an installed module of the same name would take the place of one that was used.
+        folders = [f"if {one!r} not in sys.path:\n    sys.path.insert(0, {one!r})" for one in folders_of(others)]
+        head = [*future, *(["import sys", *folders] if folders else []), *others, ""]
+        return "\n".join([*head, *(f"\n{one}\n" for one in self._definitions)])
+
+    def define(self, thing: Any) -> None:
+        """Adds a function or a class, after all that it uses."""
+        name = thing.__name__
+        self._things[name] = thing
+        source = definition_of(thing)
+        if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
+            self._imports["from __future__ import annotations"] = None
+        found = [used for used in used_names(source) if used in self._names]
+        for used in found:
+            if not _is_builtin(used, self._names[used]):
+                self._use(used, name)
+        modules = {used: self._names[used] for used in found if isinstance(self._names[used], types.ModuleType)}
+        for one in submodules(source, {used: module.__name__ for used, module in modules.items()}):
+            self._imports[aliased(one)] = None  # importing a package need not import them
+        self._definitions.append(source.rstrip())
+        self.defined.append(thing)
+
+    def _use(self, name: str, user: str) -> None:
+        value = self._names[name]
+        if self._has(name, value, user):
+            return
+        if isinstance(value, types.ModuleType):
+            self._imports[f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"] = None
+        elif _is_of_main(value):
+            self._define_of_main(name, value, user)
+        elif (line := imported(name, value)) is not None:
+            self._imports[line] = None
+        else:
+            self._definitions.append(f"{name} = {self._written(name, value, user)}")
+        self._things[name] = value
+
+    def _has(self, name: str, value: Any, user: str) -> bool:
+        """Whether the module has a value under a name; raises TaskError if it has another one there."""
+        if name in self._things and self._things[name] is not value:
+            raise TaskError(f"{user} uses two things that have the name {name!r}", "give each a name of its own")
+        return name in self._things
+
+    def _written(self, name: str, value: Any, user: str) -> str:
+        """The source of a value; raises TaskError if it has none."""
+        try:
+            return as_source(value, lambda thing: self._referred(thing, user))
+        except RecursionError:
+            what = f"a {type(value).__name__} that holds itself"
+            raise TaskError(f"{user} uses {name!r}, {what}, which cannot be written as source", _REMEDY) from None
+        except NotWrittenError as error:
+            kind, held = type(value).__name__, type(error.value).__name__
+            what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
+            clear = f"call {name}.clear() before if the task fills it itself, " if hasattr(value, "clear") else ""
+            raise TaskError(
+                f"{user} uses {name!r}, {what}, which cannot be written as source", f"{clear}{_REMEDY}"
+            ) from None
+
+    def _referred(self, thing: Any, user: str) -> str:
+        """What the module calls a module, a class or a function; raises NotWrittenError for others."""
+        if isinstance(thing, types.ModuleType):
+            self._imports[aliased(thing.__name__)] = None
+            return alias(thing.__name__)
+        if _is_of_main(thing):
+            self._define_of_main(thing.__name__, thing, user)
+            return str(thing.__name__)
+        if (module := home(thing)) is None:
+            raise NotWrittenError(thing)
+        return f"{self._referred(sys.modules[module], user)}.{thing.__name__}"
+
+    def _define_of_main(self, name: str, value: Any, user: str) -> None:
+        known = value.__name__
+        if not known.isidentifier():
+            raise TaskError(f"{user} uses {name!r}, a lambda, which cannot be written as source", "write it with def")
+        if not self._has(known, value, user):
+            if enclosed := enclosed_by(value):
+                raise TaskError(
+                    f"{user} uses {name!r}, which is made inside a function and uses variables of that function:"
+                    f" {', '.join(enclosed)}",
+                    "define it outside of the function; if a decorator makes it, let that use functools.wraps",
+                )
+            self.define(value)
+        if known != name:
+            self._definitions.append(f"{name} = {known}")
+
+
+def _is_builtin(name: str, value: Any) -> bool:
+    """Whether every module has this name already: as a builtin, also in the form that a notebook gives it.
+
+    A notebook has its own `open`, `exit` and `quit`.
+    """
+    if not hasattr(builtins, name):
+        return False
+    module = getattr(value, "__globals__", {}).get("__name__") or type(value).__module__
+    notebooks = module.partition(".")[0] in ("IPython", "ipykernel")
+    return notebooks or value is getattr(builtins, name) or (name.startswith("__") and name.endswith("__"))
+
+
+def _is_of_main(value: Any) -> bool:
+    """Whether a notebook or a script defines a class or function, perhaps with a decorator such as `lru_cache`."""
+    if getattr(value, "__module__", None) != MAIN or not isinstance(getattr(value, "__name__", None), str):
+        return False
+    return isinstance(value, type) or isinstance(inspect.unwrap(value), types.FunctionType)

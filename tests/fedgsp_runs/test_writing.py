@@ -1,0 +1,243 @@
+"""Task classes of notebooks and scripts, written as modules: what is taken along, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import TaskError
+from fedgsp_runs.writing import module_of
+from tests.support.written_modules import written
+
+
+def test_imports_functions_bases_and_plain_values_come_along(cells: Any, tmp_path: Path) -> None:
+    module = cells("""
+        LIMITS = {"least": [1, -0.5, (2,)], "names": {"a"}, "no": None, "nan": float("nan")}
+        FOLDER = Path("data")
+        unused = object()
+
+        def half(value):
+            return other(value) / 2
+
+        def other(value):
+            return math.floor(value)
+
+        class Base(Task):
+            num_classes = 2
+
+        class Mine(Base):
+            num_clients = 3
+
+            def model(self):
+                return layers.Linear(2, 2)
+
+            def data(self, client: int) -> "Hint":
+                return half(np.float64(5.5)), LIMITS, FOLDER
+
+        class Hint:
+            pass
+    """)
+    found = written(module_of(module.Mine))
+    assert issubclass(found["Mine"], found["Base"])
+    value, limits, folder = found["Mine"]().data(0)
+    assert value == 2.5
+    assert (limits["least"], limits["names"], limits["no"]) == ([1, -0.5, (2,)], {"a"}, None)
+    assert limits["nan"] != limits["nan"]
+    assert folder == Path("data").absolute()
+    assert found["Mine"]().model().in_features == 2
+    assert "Hint" in found
+    assert "unused" not in found
+
+
+def test_a_name_of_the_script_wins_over_the_builtin_of_that_name(cells: Any) -> None:
+    module = cells("""
+        vars = 7
+        set = "a set"
+        float = "a number"
+        LIMITS = ({1, 2}, frozenset([3]), -math.inf)
+
+        def sum(values):
+            return 42
+
+        class type:
+            pass
+
+        class Mine(Task):
+            abs = vars
+
+            def model(self): return sum([vars]), type.__name__, set, float, self.abs
+            def data(self, client): return LIMITS
+    """)
+    mine = written(module_of(module.Mine))["Mine"]()
+    assert mine.model() == module.Mine().model() == (42, "type", "a set", "a number", 7)
+    assert mine.data(0) == ({1, 2}, {3}, -float("inf"))
+
+
+def test_a_local_name_is_not_taken_for_that_of_the_script(cells: Any) -> None:
+    """What cannot be written is refused, so it must not be looked for under the name of a parameter."""
+    module = cells("""
+        input = rows = np.zeros(3)
+
+        class Mine(Task):
+            def model(self): return [input + rows for input, rows in [(1, 2)]]
+            def data(self, input, rows=None):
+                def inner(): return input
+                return inner()
+    """)
+    text = module_of(module.Mine)
+    assert "zeros" not in text
+    assert written(text)["Mine"]().data(4) == 4
+
+
+def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
+    module = cells("""
+        from IPython.core.autocall import ExitAutocall
+        from IPython.core.interactiveshell import _modified_open as open  # as in the names of every notebook
+
+        exit = ExitAutocall()
+
+        class Mine(Task):
+            def model(self): return open, exit, __name__
+            def data(self, client): return None
+    """)
+    assert module.open is not open
+    assert written(module_of(module.Mine))["Mine"]().model() == (open, exit, "written")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("table = np.zeros(3)\nclass Mine(Task):\n    def data(self, client): return table", "'table', a ndarray"),
+        ("thing = object()\nclass Mine(Task):\n    def model(self): return thing", "'thing', a object"),
+        ("half = lambda one: one / 2\nclass Mine(Task):\n    def model(self): return [half]", "'half', a lambda"),
+        (
+            "kept = {0: [np.zeros(3)]}\nclass Mine(Task):\n    def data(self, client): return kept[client]",
+            "'kept', a dict that holds a ndarray",
+        ),
+        (
+            "d = {}\nd[0] = [d]\nclass Mine(Task):\n    def data(self, client): return d",
+            "'d', a dict that holds itself",
+        ),
+        (
+            "from functools import partial\nhalf = partial(np.add, np.zeros(3))\nclass Mine(Task):\n    add = half",
+            "'half', a partial that holds a ndarray",
+        ),
+    ],
+)
+def test_what_has_no_source_is_refused_by_name(cells: Any, text: str, what: str) -> None:
+    module = cells(text)
+    with pytest.raises(TaskError, match=f"Mine uses {what}, which cannot be written as source") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy
+
+
+def test_a_filled_cache_is_refused_with_the_way_to_empty_it(cells: Any) -> None:
+    module = cells("""
+        CACHE = {}
+
+        class Mine(Task):
+            def model(self): return None
+            def data(self, client): return CACHE.setdefault(client, np.zeros(client))
+    """)
+    module.Mine().data(3)
+    with pytest.raises(TaskError, match="'CACHE', a dict that holds a ndarray, ") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy.startswith("call CACHE.clear() before if the task fills it itself, make it inside")
+    module.CACHE.clear()
+    assert "CACHE = {}" in module_of(module.Mine)
+
+
+def test_a_text_is_no_use_of_what_has_this_name_unless_an_annotation_quotes_it(cells: Any) -> None:
+    module = cells("""
+        from typing import Literal
+
+        net = label = np.zeros(3)
+
+        class First: pass
+        class Second: pass
+        class Third: pass
+
+        class Mine(Task):
+            "net"
+            one: "First"
+            def model(self, kind: Literal["net"] = "net") -> "list[Second | None]": return "net", {"label": 1}
+            def data(self, client: "a client", hint: list["Third"] = ()): return None
+    """)
+    text = module_of(module.Mine)
+    assert "zeros" not in text
+    assert {"First", "Second", "Third"} <= written(text).keys()
+
+
+def test_functions_come_along_with_their_decorators(cells: Any) -> None:
+    module = cells("""
+        import functools
+        from functools import cache
+
+        def doubled(function):
+            @functools.wraps(function)
+            def call(*values): return 2 * function(*values)
+            return call
+
+        @functools.lru_cache(maxsize=2)
+        def rows(count): return [count]
+
+        @cache
+        @doubled
+        def three(): return 3
+
+        class Mine(Task):
+            def model(self): return three()
+            def data(self, client): return rows(client)
+    """)
+    text = module_of(module.Mine)
+    mine = written(text)["Mine"]()
+    assert mine.model() == 6
+    assert mine.data(1) is mine.data(1)
+    assert "@functools.lru_cache(maxsize=2)\ndef rows" in text
+
+
+def test_small_objects_come_along_as_what_makes_equal_ones(cells: Any) -> None:
+    module = cells("""
+        import enum
+        from functools import partial
+        from http import HTTPStatus
+
+        import torch
+        from numpy import exp
+
+        def scale(value, by): return value * by
+
+        class Kind(enum.Enum):
+            A = object()
+
+        KIND, STATUS = Kind.A, HTTPStatus.NOT_FOUND
+        SMALL = (torch.half, torch.device("cuda", 1), np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("inf"))
+        PARTS = {"few": range(2, 9, 3), "first": slice(None, 4), "odd": complex(-0.0, float("inf"))}
+        HALF = partial(scale, by=np.float64(0.5))
+        LEAKY = partial(layers.LeakyReLU, 0.25, inplace=True)
+
+        class Mine(Task):
+            def model(self): return KIND is Kind.A, STATUS is HTTPStatus.NOT_FOUND, HALF(4), exp(0), LEAKY()
+            def data(self, client): return SMALL, PARTS
+    """)
+    mine = written(module_of(module.Mine))["Mine"]()
+    kept, found, half, one, leaky = mine.model()
+    assert (kept, found, half, one) == (True, True, 2.0, 1.0)
+    assert (leaky.negative_slope, leaky.inplace) == (0.25, True)
+    assert repr(mine.data(0)) == repr(module.Mine().data(0))
+    assert list(map(type, mine.data(0)[0])) == list(map(type, module.SMALL))
+
+
+def test_functions_that_call_each_other_and_other_names_for_them_come_along(cells: Any) -> None:
+    module = cells("""
+        def even(n): return n == 0 or odd(n - 1)
+        def odd(n): return n > 0 and even(n - 1)
+        same = even
+
+        class Mine(Task):
+            def model(self): return same(4), odd(3)
+            def data(self, client): return None
+    """)
+    assert written(module_of(module.Mine))["Mine"]().model() == (True, True)
