@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedgsp.errors import TaskError
+from fedgsp_runs.attributes import own, unwrapped
 
 #: What Python itself keeps for the methods of a class.
 _OF_CLASSES = ("__class__", "__classdict__", ".type_params", ".generic_base")
@@ -21,7 +22,7 @@ _NOT_KNOWN = "put the task into a module"
 
 def definition_of(thing: Any) -> str:
     """The source of a function or class; raises TaskError if nobody knows it."""
-    inner = inspect.unwrap(thing)
+    inner = unwrapped(thing)
     try:
         return textwrap.dedent(_statement(inner)[1] if isinstance(inner, type) else inspect.getsource(inner))
     except (OSError, TypeError):
@@ -30,10 +31,16 @@ def definition_of(thing: Any) -> str:
 
 def enclosed_by(thing: Any) -> list[str]:
     """The variables that a function or class uses of a function around it; its source does not have them."""
-    inner = inspect.unwrap(thing)
-    code = _statement(inner)[0] if isinstance(inner, type) else getattr(inner, "__code__", None)
-    own = {*_OF_CLASSES, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
-    return [name for name in getattr(code, "co_freevars", ()) if name not in own]
+    inner = unwrapped(thing)
+    code = _statement(inner)[0] if isinstance(inner, type) else own(inner, "__code__")
+    known = {*_OF_CLASSES, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
+    return [name for name in getattr(code, "co_freevars", ()) if name not in known]
+
+
+def function_of(value: Any) -> Any:
+    """The function that the attribute of a class has made its own, as a property has."""
+    inner = next((one for name in ("fget", "func") if (one := own(value, name)) is not None), value)
+    return unwrapped(inner)
 
 
 def _statement(kind: type) -> tuple[types.CodeType, str]:
@@ -62,8 +69,7 @@ def _lines_of_methods(kind: type) -> dict[str, set[int]]:
     """File -> the lines in which the methods of a class begin that its statement has made; the newest file first."""
     found: dict[str, set[int]] = {}
     for name, value in reversed([*vars(kind).items()]):
-        inner = inspect.unwrap(getattr(value, "fget", getattr(value, "func", value)))  # those of properties
-        code = getattr(inner, "__code__", None)
+        code = own(function_of(value), "__code__")
         if isinstance(code, types.CodeType) and code.co_qualname == f"{kind.__qualname__}.{name}":
             found.setdefault(code.co_filename, set()).add(code.co_firstlineno)
     return found

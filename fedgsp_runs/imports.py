@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from fedgsp_runs.attributes import answer
 from fedgsp_runs.scripts import MAIN
 
 
@@ -29,8 +30,8 @@ def imported(name: str, value: Any) -> str | None:
 
 def home(value: Any) -> str | None:
     """The module from which a class or function can be imported by its own name, if there is one."""
-    known = getattr(value, "__name__", None)
-    module = getattr(value, "__module__", None) or type(value).__module__  # that of `numpy.exp` is only in its type
-    if module == MAIN or not isinstance(known, str):
+    known = answer(value, "__name__")
+    module = answer(value, "__module__") or type(value).__module__  # that of `numpy.exp` is only in its type
+    if module == MAIN or not isinstance(known, str) or not isinstance(module, str):
         return None
     return module if getattr(sys.modules.get(module), known, None) is value else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fedgsp.errors import TaskError
+from fedgsp_runs.attributes import answer, own
 from fedgsp_runs.scripts import MAIN
 from fedgsp_runs.values import NotWrittenError, as_source
 
@@ -23,7 +24,7 @@ def check_unchanged(things: Iterable[Any], text: str) -> None:
 
     Functions are compared by their wrappers only.
     """
-    compared = [one for one in things if isinstance(one, type) or hasattr(one, "__wrapped__")]
+    compared = [one for one in things if isinstance(one, type) or own(one, "__wrapped__") is not None]
     if compared:
         written = _executed(text)
         for one in compared:
@@ -74,11 +75,11 @@ def _check_wrappers(live: Any, written: Any) -> None:
 
 def _told(value: Any) -> str | None:
     """What two values of a class attribute must have in common; None for those that are not compared."""
-    if isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
+    if isinstance(value, types.FunctionType) or own(value, "__wrapped__") is not None:
         return f"function {' '.join(_layers(value, False))}"
     try:
-        return as_source(value, lambda thing: str(getattr(thing, "__qualname__", thing.__name__)))
-    except (NotWrittenError, AttributeError, RecursionError):
+        return as_source(value, lambda thing: str(answer(thing, "__qualname__") or answer(thing, "__name__")))
+    except (NotWrittenError, RecursionError):
         return None
 
 
@@ -87,13 +88,13 @@ def _layers(value: Any, others: bool) -> Iterator[str]:
 
     torch itself wraps a method of an optimiser's class when that is used.
     """
-    while (inner := getattr(value, "__wrapped__", None)) is not None:
-        if others or str(getattr(value, "__globals__", {}).get("__name__")).startswith((MAIN, _WRITTEN)):
+    while (inner := own(value, "__wrapped__")) is not None:
+        if others or str((own(value, "__globals__") or {}).get("__name__")).startswith((MAIN, _WRITTEN)):
             yield _name_of(value)
         value = inner
     yield _name_of(value)
 
 
 def _name_of(value: Any) -> str:
-    code = getattr(value, "__code__", None)
+    code = own(value, "__code__")
     return str(code.co_qualname if isinstance(code, types.CodeType) else type(value).__qualname__)

@@ -7,13 +7,13 @@ pickled: what has no source and is no plain value is refused by name.
 from __future__ import annotations
 
 import builtins
-import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedgsp.errors import TaskError
+from fedgsp_runs.attributes import answer, own, unwrapped
 from fedgsp_runs.definitions import definition_of, enclosed_by
 from fedgsp_runs.folders import folders_of
 from fedgsp_runs.imports import alias, aliased, home, imported
@@ -60,7 +60,7 @@ class _Writer:
         name = thing.__name__
         self._things[name] = thing
         source = definition_of(thing)
-        if "annotations" in self._names and "__future__" in str(getattr(self._names["annotations"], "__module__", "")):
+        if "__future__" in str(answer(self._names.get("annotations"), "__module__")):
             self._imports["from __future__ import annotations"] = None
         found = [used for used in used_names(source) if used in self._names]
         for used in found:
@@ -102,7 +102,8 @@ class _Writer:
         except NotWrittenError as error:
             kind, held = type(value).__name__, type(error.value).__name__
             what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
-            clear = f"call {name}.clear() before if the task fills it itself, " if hasattr(value, "clear") else ""
+            fills = type(value) in (dict, list, set)
+            clear = f"call {name}.clear() before if the task fills it itself, " if fills else ""
             raise TaskError(
                 f"{user} uses {name!r}, {what}, which cannot be written as source", f"{clear}{_REMEDY}"
             ) from None
@@ -142,13 +143,13 @@ def _is_builtin(name: str, value: Any) -> bool:
     """
     if not hasattr(builtins, name):
         return False
-    module = getattr(value, "__globals__", {}).get("__name__") or type(value).__module__
+    module = str((own(value, "__globals__") or {}).get("__name__") or type(value).__module__)
     notebooks = module.partition(".")[0] in ("IPython", "ipykernel")
     return notebooks or value is getattr(builtins, name) or (name.startswith("__") and name.endswith("__"))
 
 
 def _is_of_main(value: Any) -> bool:
     """Whether a notebook or a script defines a class or function, perhaps with a decorator such as `lru_cache`."""
-    if getattr(value, "__module__", None) != MAIN or not isinstance(getattr(value, "__name__", None), str):
+    if answer(value, "__module__") != MAIN or not isinstance(answer(value, "__name__"), str):
         return False
-    return isinstance(value, type) or isinstance(inspect.unwrap(value), types.FunctionType)
+    return isinstance(value, type) or isinstance(unwrapped(value), types.FunctionType)

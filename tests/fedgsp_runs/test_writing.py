@@ -241,3 +241,39 @@ def test_functions_that_call_each_other_and_other_names_for_them_come_along(cell
             def data(self, client): return None
     """)
     assert written(module_of(module.Mine))["Mine"]().model() == (True, True)
+
+
+ANSWERING = """
+    class Auto(dict):
+        def __getattr__(self, name): return Auto()
+
+    class Dotted(dict):
+        __getattr__ = dict.__getitem__
+
+    class Raising:
+        def __getattr__(self, name): raise RuntimeError(name)
+
+    auto, dotted, raising = Auto(), Dotted(rate=1), Raising()
+    {}
+
+    class Settings:
+        of_auto, of_dotted, of_raising = Auto(), Dotted(rate=2), Raising()
+
+    class Mine(Task):
+        @staticmethod
+        def model(): return Settings.of_dotted.rate{}
+"""
+
+
+@pytest.mark.parametrize("head", ["", "open = dotted", "annotations = raising"])
+def test_attributes_that_answer_every_name_come_along_with_their_class(head: str, cells: Any) -> None:
+    module = cells(ANSWERING.format(head, ""))
+    assert written(module_of(module.Mine))["Mine"].model() == 2
+
+
+@pytest.mark.parametrize(("used", "kind"), [("auto", "Auto"), ("dotted", "Dotted"), ("raising", "Raising")])
+def test_values_that_answer_every_name_are_refused_by_name(used: str, kind: str, cells: Any) -> None:
+    module = cells(ANSWERING.format("open = dotted", f", {used}, open"))
+    with pytest.raises(TaskError, match=f"Mine uses '{used}', a {kind}, which cannot be written as source") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy.startswith("make it inside the class")
