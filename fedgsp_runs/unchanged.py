@@ -36,7 +36,7 @@ def _executed(text: str) -> dict[str, Any]:
     module = types.ModuleType(f"{_WRITTEN}{next(_NUMBERS)}")
     sys.modules[module.__name__] = module  # data classes look for their module there
     try:
-        exec(compile(text, "<the module written for the nodes>", "exec"), vars(module))
+        exec(compile(text, "<the module written for the nodes>", "exec", dont_inherit=True), vars(module))
     except Exception as error:
         what = f"the module that is written for the nodes raises {type(error).__name__}: {error}"
         raise TaskError(what, "put the task into a module") from error

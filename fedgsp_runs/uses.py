@@ -7,17 +7,22 @@ import builtins
 import contextlib
 import symtable
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 
-def used_names(source: str) -> list[str]:
-    """The names of its module that a definition reads, in their order, and those that its annotations quote."""
+def used_names(source: str, evaluated: bool) -> dict[str, bool]:
+    """The names of its module that a definition reads, in their order, and those that its annotations quote.
+
+    The value says whether the name is needed when the definition is executed, and not only by the body of a function
+    in it. `evaluated` says whether annotations are.
+    """
     read, tree = set(_globals(symtable.symtable(source, "<task>", "exec"))), ast.parse(source)
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     names = [node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)) if node.id in read]
     notes = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
     quoted = [name for note in notes if isinstance(note, ast.AST) for name in _quoted(note)]
-    return list(dict.fromkeys([*names, *(name for name in quoted if not hasattr(builtins, name))]))
+    at_once = {node.id for node in _executed(tree, evaluated) if isinstance(node, ast.Name)}
+    return {name: name in at_once for name in [*names, *(name for name in quoted if not hasattr(builtins, name))]}
 
 
 def submodules(source: str, packages: Mapping[str, str]) -> list[str]:
@@ -46,6 +51,22 @@ def _quoted(note: ast.AST) -> Iterator[str]:
             yield from (node.id for node in ast.walk(ast.parse(note.value, mode="eval")) if isinstance(node, ast.Name))
     for inner in ast.iter_child_nodes(note):
         yield from _quoted(inner)
+
+
+def _executed(node: ast.AST, evaluated: bool) -> Iterator[ast.AST]:
+    """The parts of a statement that are executed with it: not the bodies of functions, nor annotations as texts."""
+    parts: Iterable[ast.AST | None] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        parts = [*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults]
+        if evaluated:
+            parts += [one for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+            parts.append(getattr(node, "returns", None))
+    elif isinstance(node, ast.AnnAssign) and not evaluated:
+        parts = [node.target, node.value]
+    yield node
+    for part in parts:
+        if part is not None:
+            yield from _executed(part, evaluated)
 
 
 def _globals(scope: symtable.SymbolTable) -> Iterator[str]:

@@ -14,15 +14,18 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp_runs.attributes import answer, own, unwrapped
-from fedgsp_runs.definitions import definition_of, enclosed_by
+from fedgsp_runs.codes import is_of_future
+from fedgsp_runs.definitions import definition_of, enclosed_by, function_of
 from fedgsp_runs.folders import folders_of
 from fedgsp_runs.imports import alias, aliased, home, imported
+from fedgsp_runs.order import ordered
 from fedgsp_runs.scripts import MAIN
 from fedgsp_runs.unchanged import check_unchanged
 from fedgsp_runs.uses import submodules, used_names
 from fedgsp_runs.values import NotWrittenError, as_source
 
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
+_FUTURE = "from __future__ import annotations"
 
 
 def module_of(task: Callable[..., Any]) -> str:
@@ -35,42 +38,52 @@ def module_of(task: Callable[..., Any]) -> str:
 
 
 class _Writer:
-    """Collects definitions; each stands behind those that it needs when it is executed."""
+    """Collects definitions, and what each of them uses."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
         self._imports: dict[str, None] = {}
-        self._definitions: list[str] = []
+        #: Name -> the statement that gives it its value.
+        self._definitions: dict[str, str] = {}
+        #: Name -> the names that its statement uses -> whether it needs them when it is executed.
+        self._uses: dict[str, dict[str, bool]] = {}
         #: What the module has by its names.
         self._things: dict[str, Any] = {}
         #: The functions and classes that the module defines.
         self.defined: list[Any] = []
+        if "__future__" in str(answer(names.get("annotations"), "__module__")):
+            self._imports[_FUTURE] = None
 
     def text(self) -> str:
         """The module."""
-        future = [line for line in self._imports if line.startswith("from __future__")]
-        others = [line for line in self._imports if line not in future]
+        others = [line for line in self._imports if line != _FUTURE]
         # First, as here: otherwise an installed module of the same name would take the place of one that was used.
         folders = [f"if {one!r} not in sys.path:\n    sys.path.insert(0, {one!r})" for one in folders_of(others)]
+        future = [_FUTURE] if _FUTURE in self._imports else []
         head = [*future, *(["import sys", *folders] if folders else []), *others, ""]
-        return "\n".join([*head, *(f"\n{one}\n" for one in self._definitions)])
+        return "\n".join([*head, *(f"\n{self._definitions[name]}\n" for name in ordered(self._uses))])
 
     def define(self, thing: Any) -> None:
-        """Adds a function or a class, after all that it uses."""
+        """Adds a function or a class, and all that it uses."""
         name = thing.__name__
         self._things[name] = thing
         source = definition_of(thing)
-        if "__future__" in str(answer(self._names.get("annotations"), "__module__")):
-            self._imports["from __future__ import annotations"] = None
-        found = [used for used in used_names(source) if used in self._names]
+        if _is_of_future(unwrapped(thing)):
+            self._imports[_FUTURE] = None
+        evaluated = _FUTURE not in self._imports and sys.version_info < (3, 14)
+        found = {used: now for used, now in used_names(source, evaluated).items() if used in self._names}
         for used in found:
             if not _is_builtin(used, self._names[used]):
                 self._use(used, name)
         modules = {used: self._names[used] for used in found if isinstance(self._names[used], types.ModuleType)}
         for one in submodules(source, {used: module.__name__ for used, module in modules.items()}):
             self._imports[aliased(one)] = None  # importing a package need not import them
-        self._definitions.append(source.rstrip())
+        self._add(name, source.rstrip(), found)
         self.defined.append(thing)
+
+    def _add(self, name: str, statement: str, uses: dict[str, bool]) -> None:
+        self._definitions[name] = statement
+        self._uses[name] = {used: now for used, now in uses.items() if used != name}
 
     def _use(self, name: str, user: str) -> None:
         value = self._names[name]
@@ -83,7 +96,8 @@ class _Writer:
         elif (line := imported(name, value)) is not None:
             self._imports[line] = None
         else:
-            self._definitions.append(f"{name} = {self._written(name, value, user)}")
+            self._things[name] = value  # a function that the value holds may use it
+            self._write(name, value, user)
         self._things[name] = value
 
     def _has(self, name: str, value: Any, user: str) -> bool:
@@ -92,10 +106,17 @@ class _Writer:
             raise TaskError(f"{user} uses two things that have the name {name!r}", "give each a name of its own")
         return name in self._things
 
-    def _written(self, name: str, value: Any, user: str) -> str:
-        """The source of a value; raises TaskError if it has none."""
+    def _write(self, name: str, value: Any, user: str) -> None:
+        """Adds a value; raises TaskError if it has no source."""
+        uses: dict[str, bool] = {}
+
+        def refer(thing: Any) -> str:
+            found = self._referred(thing, user)
+            uses[found.partition(".")[0]] = True
+            return found
+
         try:
-            return as_source(value, lambda thing: self._referred(thing, user))
+            written = as_source(value, refer)
         except RecursionError:
             what = f"a {type(value).__name__} that holds itself"
             raise TaskError(f"{user} uses {name!r}, {what}, which cannot be written as source", _REMEDY) from None
@@ -107,6 +128,7 @@ class _Writer:
             raise TaskError(
                 f"{user} uses {name!r}, {what}, which cannot be written as source", f"{clear}{_REMEDY}"
             ) from None
+        self._add(name, f"{name} = {written}", uses)
 
     def _referred(self, thing: Any, user: str) -> str:
         """What the module calls a module, a class or a function; raises NotWrittenError for others."""
@@ -133,7 +155,14 @@ class _Writer:
                 )
             self.define(value)
         if known != name:
-            self._definitions.append(f"{name} = {known}")
+            self._add(name, f"{name} = {known}", {known: True})
+
+
+def _is_of_future(thing: Any) -> bool:
+    """Whether the annotations of a function or class are texts, by `from __future__ import annotations`."""
+    functions = [function_of(one) for one in vars(thing).values()] if isinstance(thing, type) else [thing]
+    of_main = [one for one in functions if isinstance(one, types.FunctionType) and one.__module__ == MAIN]
+    return any(is_of_future(one.__code__) for one in of_main)
 
 
 def _is_builtin(name: str, value: Any) -> bool:
