@@ -5,34 +5,50 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import linecache
-import sys
-import textwrap
-import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp_runs.attributes import own, unwrapped
+from fedgsp_runs.scripts import cells, text_of
 
 #: What Python itself keeps for the methods of a class.
 _OF_CLASSES = ("__class__", "__classdict__", ".type_params", ".generic_base")
 _NOT_KNOWN = "put the task into a module"
+#: Notebooks may wait at the top level of a cell.
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement that defines a function or a class."""
+
+    #: The function, or the body of the class.
+    code: CodeType
+    #: The statement, so that it can be executed alone.
+    text: str
+
+    @property
+    def is_class(self) -> bool:
+        return not self.code.co_flags & inspect.CO_OPTIMIZED
 
 
 def definition_of(thing: Any) -> str:
     """The source of a function or class; raises TaskError if nobody knows it."""
     inner = unwrapped(thing)
     try:
-        return textwrap.dedent(_statement(inner)[1] if isinstance(inner, type) else inspect.getsource(inner))
+        return _of_class(inner).text if isinstance(inner, type) else _of_function(inner)
     except (OSError, TypeError):
-        raise TaskError(f"the source of {thing.__name__!r} is not known", _NOT_KNOWN) from None
+        raise _unknown(thing.__name__) from None
 
 
 def enclosed_by(thing: Any) -> list[str]:
     """The variables that a function or class uses of a function around it; its source does not have them."""
     inner = unwrapped(thing)
-    code = _statement(inner)[0] if isinstance(inner, type) else own(inner, "__code__")
+    code = _of_class(inner).code if isinstance(inner, type) else own(inner, "__code__")
     known = {*_OF_CLASSES, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
     return [name for name in getattr(code, "co_freevars", ()) if name not in known]
 
@@ -43,20 +59,35 @@ def function_of(value: Any) -> Any:
     return unwrapped(inner)
 
 
-def _statement(kind: type) -> tuple[types.CodeType, str]:
-    """The body and the source of the statement that has made a class; raises TaskError if several may have."""
+def _unknown(name: str) -> TaskError:
+    return TaskError(f"the source of {name!r} is not known", _NOT_KNOWN)
+
+
+def _of_function(function: FunctionType) -> str:
+    code = function.__code__
+    text = text_of(code.co_filename)
+    if not text:  # no file and no cell, but Python may know it otherwise
+        return _alone(inspect.getsource(function).rstrip("\n").split("\n"))
+    found = [one for one in _statements(text).get(code.co_qualname, ()) if not one.is_class]
+    if not found:
+        raise _unknown(function.__name__)
+    here = [one for one in found if one.code.co_firstlineno == code.co_firstlineno]
+    return (here or found)[-1].text
+
+
+def _of_class(kind: type) -> _Statement:
+    """The statement that has made a class; raises TaskError if several may have."""
     lines = _lines_of_methods(kind)
-    found = [one for file in lines for one in _statements(file, kind) if lines[file] & _lines(one[0])]
+    found = [one for file in lines for one in _bodies(file, kind) if lines[file] & _lines(one.code)]
     if not found:  # none of its methods tells more
         with contextlib.suppress(OSError, TypeError):  # a class of a notebook has no file
-            found = _statements(inspect.getfile(kind), kind)
-        cells = [file for file in linecache.cache if "ipykernel" in file or file.startswith("<ipython-input")]
-        found = found or next(filter(None, (_statements(file, kind) for file in reversed(cells))), [])
+            found = _bodies(inspect.getfile(kind), kind)
+        found = found or next(filter(None, (_bodies(file, kind) for file in cells())), [])
         first = vars(kind).get("__firstlineno__")  # since Python 3.13
-        found = [one for one in found if one[0].co_firstlineno == first] or found
+        found = [one for one in found if one.code.co_firstlineno == first] or found
     if not found:
-        raise TaskError(f"the source of {kind.__name__!r} is not known", _NOT_KNOWN)
-    if len({text for _, text in found}) > 1:
+        raise _unknown(kind.__name__)
+    if len({one.text for one in found}) > 1:
         raise TaskError(
             f"the class {kind.__name__!r} is defined {len(found)} times, and it has no method that tells which"
             " definition is used",
@@ -70,31 +101,48 @@ def _lines_of_methods(kind: type) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for name, value in reversed([*vars(kind).items()]):
         code = own(function_of(value), "__code__")
-        if isinstance(code, types.CodeType) and code.co_qualname == f"{kind.__qualname__}.{name}":
+        if isinstance(code, CodeType) and code.co_qualname == f"{kind.__qualname__}.{name}":
             found.setdefault(code.co_filename, set()).add(code.co_firstlineno)
     return found
 
 
-def _statements(file: str, kind: type) -> list[tuple[types.CodeType, str]]:
-    """The class statements of a file, or of a cell, that have the name of a class: the body and the source of each."""
-    linecache.checkcache(file)
-    lines = linecache.getlines(file, vars(sys.modules[kind.__module__]))
-    with contextlib.suppress(SyntaxError, ValueError):  # a cell with commands of the notebook
-        code = compile("".join(lines), file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        bodies = _bodies(code, kind.__qualname__)
-        return [(body, "".join(inspect.getblock(lines[body.co_firstlineno - 1 :]))) for body in bodies]
-    return []
-
-
-def _bodies(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
-    """The bodies of the classes of this name in a module, and in the functions and classes of it."""
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            if inner.co_qualname == name and not inner.co_flags & inspect.CO_OPTIMIZED:
-                yield inner
-            yield from _bodies(inner, name)
-
-
-def _lines(body: types.CodeType) -> set[int]:
+def _lines(body: CodeType) -> set[int]:
     """The lines in which the methods of a class begin."""
-    return {inner.co_firstlineno for inner in body.co_consts if isinstance(inner, types.CodeType)}
+    return {inner.co_firstlineno for inner in body.co_consts if isinstance(inner, CodeType)}
+
+
+def _bodies(file: str, kind: type) -> list[_Statement]:
+    """The class statements of a file, or of a cell, that have the name of a class."""
+    return [one for one in _statements(text_of(file)).get(kind.__qualname__, ()) if one.is_class]
+
+
+@lru_cache(maxsize=256)
+def _statements(text: str) -> Mapping[str, list[_Statement]]:
+    """The definitions in a text, by their names with those of the functions and classes around them."""
+    found: dict[str, list[_Statement]] = {}
+    with contextlib.suppress(SyntaxError, ValueError):  # a cell with commands of the notebook
+        tree = compile(text, "<script>", "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
+        rows, last = text.split("\n"), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min(one.lineno for one in [node, *node.decorator_list])
+                last[node.name, first] = node.end_lineno
+        for code in _codes(compile(tree, "<script>", "exec", _FLAGS, dont_inherit=True)):
+            place = code.co_name, code.co_firstlineno
+            if place in last:
+                statement = _Statement(code, _alone(rows[code.co_firstlineno - 1 : last[place]]))
+                found.setdefault(code.co_qualname, []).append(statement)
+    return found
+
+
+def _alone(rows: list[str]) -> str:
+    """A statement as it stands, even if it is indented: texts of several lines inside it keep their spaces."""
+    return "\n".join(["if True:", *rows] if rows[0][:1].isspace() else rows)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """All functions, and bodies of classes, in a code."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            yield from _codes(inner)

@@ -217,3 +217,35 @@ def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pyte
     text = module_of(module.Mine)
     assert text.endswith("@same\nclass Mine(Base):\n    def two(self): return 2\n")
     assert written(text)["Mine"]().two() == 2
+
+
+INDENTED = '''
+import functools
+{}
+    class Net:
+        """Says.
+
+More at the first column.
+"""
+        text = """
+        indented
+at the first column"""
+# A comment at the first column.
+        def size(self): return 9
+
+    @functools.cache
+    def prompt():
+        return """
+    indented
+"""
+{}
+class Mine(Task):
+    @staticmethod
+    def model(): return Net().size(), Net.text, prompt(), Net.__doc__
+'''
+
+
+@pytest.mark.parametrize("around", [("if True:", ""), ("try:", "finally: pass"), ("with open(__file__):", "")])
+def test_an_indented_definition_comes_along_as_it_stands(around: tuple[str, str], cells: Any) -> None:
+    module = cells(INDENTED.format(*around))
+    assert written(module_of(module.Mine))["Mine"].model() == module.Mine.model()
