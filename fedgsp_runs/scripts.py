@@ -16,5 +16,13 @@ def text_of(file: str) -> str:
 
 
 def cells() -> list[str]:
-    """The names of the notebook's cells as files, the last first."""
-    return [file for file in linecache.cache if "ipykernel" in file or file.startswith("<ipython-input")][::-1]
+    """The names of the notebook's cells as files, the last executed first.
+
+    ipykernel names a cell by its text, so a text that is executed again keeps its old place there. The list `In` has
+    all texts in the order in which they were executed.
+    """
+    inputs = getattr(sys.modules[MAIN], "In", None)
+    executed = inputs if isinstance(inputs, list) else []
+    last = {text.strip(): place for place, text in enumerate(executed) if isinstance(text, str)}
+    found = [file for file in list(linecache.cache) if "ipykernel" in file or file.startswith("<ipython-input")]
+    return sorted(found, key=lambda file: last.get(text_of(file).strip(), -1))[::-1]
