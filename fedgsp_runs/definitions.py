@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -13,11 +13,12 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp_runs.attributes import own, unwrapped
+from fedgsp_runs.codes import codes_in
 from fedgsp_runs.scripts import cells, text_of
 
 #: What Python itself keeps for the methods of a class.
 _OF_CLASSES = ("__class__", "__classdict__", ".type_params", ".generic_base")
-_NOT_KNOWN = "put the task into a module"
+_NOT_KNOWN = "execute the script again if it was edited, or put the task into a module"
 #: Notebooks may wait at the top level of a cell.
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -127,7 +128,7 @@ def _statements(text: str) -> Mapping[str, list[_Statement]]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 first = min(one.lineno for one in [node, *node.decorator_list])
                 last[node.name, first] = node.end_lineno
-        for code in _codes(compile(tree, "<script>", "exec", _FLAGS, dont_inherit=True)):
+        for code in codes_in(compile(tree, "<script>", "exec", _FLAGS, dont_inherit=True)):
             place = code.co_name, code.co_firstlineno
             if place in last:
                 statement = _Statement(code, _alone(rows[code.co_firstlineno - 1 : last[place]]))
@@ -138,11 +139,3 @@ def _statements(text: str) -> Mapping[str, list[_Statement]]:
 def _alone(rows: list[str]) -> str:
     """A statement as it stands, even if it is indented: texts of several lines inside it keep their spaces."""
     return "\n".join(["if True:", *rows] if rows[0][:1].isspace() else rows)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """All functions, and bodies of classes, in a code."""
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield inner
-            yield from _codes(inner)

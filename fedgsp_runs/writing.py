@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fedgsp.errors import TaskError
 from fedgsp_runs.attributes import answer, own, unwrapped
@@ -25,6 +26,8 @@ from fedgsp_runs.uses import submodules, used_names
 from fedgsp_runs.values import NotWrittenError, as_source
 
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
+#: Function or class -> its source, which stays that of its statement if the script is edited while a sweep plays it.
+_SOURCES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _FUTURE = "from __future__ import annotations"
 
 
@@ -33,7 +36,8 @@ def module_of(task: Callable[..., Any]) -> str:
     writer = _Writer(vars(sys.modules[MAIN]))
     writer.define(task)
     text = f'"""Written by fedgsp_runs from a notebook or a script."""\n\n{writer.text()}'
-    check_unchanged(writer.defined, text)
+    check_unchanged([thing for thing, _ in writer.defined], text)
+    _SOURCES.update((unwrapped(thing), source) for thing, source in writer.defined)
     return text
 
 
@@ -49,8 +53,8 @@ class _Writer:
         self._uses: dict[str, dict[str, bool]] = {}
         #: What the module has by its names.
         self._things: dict[str, Any] = {}
-        #: The functions and classes that the module defines.
-        self.defined: list[Any] = []
+        #: The functions and classes that the module defines, with their sources.
+        self.defined: list[tuple[Any, str]] = []
         if "__future__" in str(answer(names.get("annotations"), "__module__")):
             self._imports[_FUTURE] = None
 
@@ -67,8 +71,9 @@ class _Writer:
         """Adds a function or a class, and all that it uses."""
         name = thing.__name__
         self._things[name] = thing
-        source = definition_of(thing)
-        if _is_of_future(unwrapped(thing)):
+        inner = unwrapped(thing)
+        source = _SOURCES.get(inner) or definition_of(thing)
+        if _is_of_future(inner):
             self._imports[_FUTURE] = None
         evaluated = _FUTURE not in self._imports and sys.version_info < (3, 14)
         found = {used: now for used, now in used_names(source, evaluated).items() if used in self._names}
@@ -79,7 +84,7 @@ class _Writer:
         for one in submodules(source, {used: module.__name__ for used, module in modules.items()}):
             self._imports[aliased(one)] = None  # importing a package need not import them
         self._add(name, source.rstrip(), found)
-        self.defined.append(thing)
+        self.defined.append((thing, source))
 
     def _add(self, name: str, statement: str, uses: dict[str, bool]) -> None:
         self._definitions[name] = statement
@@ -147,7 +152,7 @@ class _Writer:
         if not known.isidentifier():
             raise TaskError(f"{user} uses {name!r}, a lambda, which cannot be written as source", "write it with def")
         if not self._has(known, value, user):
-            if enclosed := enclosed_by(value):
+            if enclosed := [] if unwrapped(value) in _SOURCES else enclosed_by(value):
                 raise TaskError(
                     f"{user} uses {name!r}, which is made inside a function and uses variables of that function:"
                     f" {', '.join(enclosed)}",

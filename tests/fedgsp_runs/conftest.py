@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import linecache
 import sys
 import textwrap
 from pathlib import Path
@@ -39,6 +41,25 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "__main__", module)
         spec.loader.exec_module(module)
+        return module
+
+    return execute
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Executes texts as IPython does: statement by statement, and with their lines where Python looks for files."""
+
+    def execute(texts: list[str]) -> ModuleType:
+        module = ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        inputs = vars(module)["In"] = [""]
+        for text in texts:
+            inputs.append(text)
+            name = f"ipykernel_7/{hash(text)}.py"
+            monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+            for statement in ast.parse(text).body:
+                exec(compile(ast.Module([statement], []), name, "exec", dont_inherit=True), vars(module))
         return module
 
     return execute

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -201,41 +199,26 @@ def test_a_module_inside_a_package_is_imported_for_the_nodes(
     assert written(text)["Mine"]().model() == 3
 
 
-def as_cells(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Executes texts as IPython does: cells are no files, and it keeps their lines where Python looks for them."""
-    module = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", module)
-    vars(module)["In"] = [""]
-    for text in texts:
-        module.In.append(text)
-        name = f"ipykernel_7/{hash(text)}.py"
-        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
-        exec(compile(text, name, "exec", dont_inherit=True), vars(module))
-    return module
-
-
-def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_a_notebook_has_the_source_of_its_last_cell(notebook: Any) -> None:
     texts = [
         "class Base:\n    known = 1",
         "class Mine(Base):\n    def two(self): return 1",
         "def same(one): return one\n\n@same\nclass Mine(Base):\n    def two(self): return 2\n\nafter = 1",
     ]
-    text = module_of(as_cells(texts, monkeypatch).Mine)
+    text = module_of(notebook(texts).Mine)
     assert text.endswith("@same\nclass Mine(Base):\n    def two(self): return 2\n")
     assert written(text)["Mine"]().two() == 2
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_class_of_a_cell_that_was_edited_and_taken_back_has_its_old_source(
-    listed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_a_cell_that_was_edited_and_taken_back_has_its_old_source(listed: bool, notebook: Any) -> None:
     """The class has no method that tells its cell."""
     old = "from dataclasses import dataclass\n\n@dataclass\nclass Net:\n    size: int = 1\n"
     new = old + "    rate: float = 0.5\n"
     task = "class Mine:\n    model = lambda self: Net"
-    module = as_cells([old, task, new, old], monkeypatch)
+    module = notebook([old, task, new, old])
     assert "rate" not in module_of(module.Mine)
-    module = as_cells([old, task, new], monkeypatch)
+    module = notebook([old, task, new])
     if not listed:
         module.In = 3
     assert "rate" in module_of(module.Mine)
