@@ -16,8 +16,10 @@ from fedgsp_runs.attributes import own, unwrapped
 from fedgsp_runs.codes import codes_in
 from fedgsp_runs.scripts import cells, text_of
 
+#: What Python itself keeps for generic functions and classes.
+_OF_GENERICS = (".type_params", ".generic_base")
 #: What Python itself keeps for the methods of a class.
-_OF_CLASSES = ("__class__", "__classdict__", ".type_params", ".generic_base")
+_OF_CLASSES = ("__class__", "__classdict__")
 _NOT_KNOWN = "execute the script again if it was edited, or put the task into a module"
 #: Notebooks may wait at the top level of a cell.
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -47,10 +49,11 @@ def definition_of(thing: Any) -> str:
 
 
 def enclosed_by(thing: Any) -> list[str]:
-    """The variables that a function or class uses of a function around it; its source does not have them."""
+    """The variables that a function or class uses of a function or class around it; its source does not have them."""
     inner = unwrapped(thing)
     code = _of_class(inner).code if isinstance(inner, type) else own(inner, "__code__")
-    known = {*_OF_CLASSES, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
+    known = {*_OF_GENERICS, *(one.__name__ for one in getattr(inner, "__type_params__", ()))}
+    known |= {*_OF_CLASSES} if isinstance(inner, type) else set()
     return [name for name in getattr(code, "co_freevars", ()) if name not in known]
 
 

@@ -141,18 +141,42 @@ class _Writer:
             self._imports[aliased(thing.__name__)] = None
             return alias(thing.__name__)
         if _is_of_main(thing):
+            if path := self._path(thing):
+                self._use(path.partition(".")[0], user)
+                return path
             self._define_of_main(thing.__name__, thing, user)
             return str(thing.__name__)
         if (module := home(thing)) is None:
             raise NotWrittenError(thing)
         return f"{self._referred(sys.modules[module], user)}.{thing.__name__}"
 
+    def _path(self, thing: Any) -> str | None:
+        """What the module calls a class inside a class, or a method that needs its class, because it has `super()`."""
+        inner, path = unwrapped(thing), str(answer(thing, "__qualname__"))
+        top, *rest = path.split(".")
+        found = self._names.get(top)
+        for part in rest:
+            found = answer(found, part)
+        needs = isinstance(inner, type) or "__class__" in inner.__code__.co_freevars
+        return path if rest and needs and found is thing else None
+
     def _define_of_main(self, name: str, value: Any, user: str) -> None:
+        if path := self._path(value):
+            top = path.partition(".")[0]
+            self._use(top, user)
+            self._add(name, f"{name} = {path}", {top: True})
+            return
         known = value.__name__
         if not known.isidentifier():
             raise TaskError(f"{user} uses {name!r}, a lambda, which cannot be written as source", "write it with def")
         if not self._has(known, value, user):
-            if enclosed := [] if unwrapped(value) in _SOURCES else enclosed_by(value):
+            enclosed = [] if unwrapped(value) in _SOURCES else enclosed_by(value)
+            if "__class__" in enclosed:
+                raise TaskError(
+                    f"{user} uses {name!r}, a method that needs its class, and no name leads to that",
+                    "give each class a name of its own, at the top level of the script or of a cell",
+                )
+            if enclosed:
                 raise TaskError(
                     f"{user} uses {name!r}, which is made inside a function and uses variables of that function:"
                     f" {', '.join(enclosed)}",

@@ -254,3 +254,35 @@ class Mine(Task):
 def test_an_indented_definition_comes_along_as_it_stands(around: tuple[str, str], cells: Any) -> None:
     module = cells(INDENTED.format(*around))
     assert written(module_of(module.Mine))["Mine"].model() == module.Mine.model()
+
+
+INSIDE_A_CLASS = """
+    import enum
+
+    class Base:
+        def size(self): return 1
+
+    class Net(Base):
+        class Kind(enum.Enum):
+            A = 1
+        def size(self): return 1 + super().size()
+        def kind(self): return self.Kind.A
+
+    size, Kind, KIND = Net.size, Net.Kind, Net.Kind.A
+    {}
+
+    class Mine(Task):
+        @staticmethod
+        def model(): return size(Net()), Net().kind() is KIND, Kind is Net.Kind
+"""
+
+
+def test_what_stands_inside_a_class_is_found_there(cells: Any) -> None:
+    module = cells(INSIDE_A_CLASS.format(""))
+    assert written(module_of(module.Mine))["Mine"].model() == module.Mine.model() == (2, True, True)
+
+
+def test_a_method_is_refused_if_it_needs_a_class_that_no_name_leads_to(cells: Any) -> None:
+    module = cells(INSIDE_A_CLASS.format("class Net(Base): pass"))
+    with pytest.raises(TaskError, match="Mine uses 'size', a method that needs its class, and no name leads to that"):
+        module_of(module.Mine)
