@@ -23,6 +23,13 @@ def only_here(folders: Iterable[Path | None]) -> list[Path]:
     return [one for one in folders if one is not None and one in mine - {Path(entry).resolve() for entry in given}]
 
 
+def is_installed(module: str) -> bool:
+    """Whether a module is one of Python, or of an installed package."""
+    root = root_of(module)
+    python = Path(sysconfig.get_path("stdlib")).resolve()
+    return root is None or root.name in ("site-packages", "dist-packages") or root.is_relative_to(python)
+
+
 def root_of(module: str) -> Path | None:
     """The folder from which a module's package is imported, if it has a file."""
     top = sys.modules[module.partition(".")[0]]

@@ -26,3 +26,9 @@ def cells() -> list[str]:
     last = {text.strip(): place for place, text in enumerate(executed) if isinstance(text, str)}
     found = [file for file in list(linecache.cache) if "ipykernel" in file or file.startswith("<ipython-input")]
     return sorted(found, key=lambda file: last.get(text_of(file).strip(), -1))[::-1]
+
+
+def texts() -> list[str]:
+    """The texts of all cells, the last executed first, and that of the script."""
+    file = getattr(sys.modules[MAIN], "__file__", None)
+    return [text_of(one) for one in [*cells(), *([file] if isinstance(file, str) else [])]]

@@ -41,14 +41,22 @@ class NotWrittenError(Exception):
         self.value = value
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value is of a type that can be written as source, if what it holds can be."""
+    return _writer(value) is not None
+
+
 def as_source(value: Any, refer: Refer) -> str:
     """A value as source, which names modules, classes and functions only as `refer` does; raises NotWrittenError."""
-    # A subclass of another type, such as a list, may hold more than a value of that type.
-    kind = next((base for base in _BASES if isinstance(value, base)), type(value))
-    write = _WRITERS.get(f"{kind.__module__}.{kind.__qualname__}")
-    if write is None:
+    if (write := _writer(value)) is None:
         raise NotWrittenError(value)
     return write(value, refer)
+
+
+def _writer(value: Any) -> Callable[[Any, Refer], str] | None:
+    # A subclass of another type, such as a list, may hold more than a value of that type.
+    kind = next((base for base in _BASES if isinstance(value, base)), type(value))
+    return _WRITERS.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _listed(values: Iterable[Any], refer: Refer) -> str:

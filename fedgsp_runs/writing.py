@@ -14,16 +14,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fedgsp.errors import TaskError
+from fedgsp_runs.aliases import has_own_name, is_of_types, made
 from fedgsp_runs.attributes import answer, own, unwrapped
 from fedgsp_runs.codes import is_of_future
 from fedgsp_runs.definitions import definition_of, enclosed_by, function_of
 from fedgsp_runs.folders import folders_of
-from fedgsp_runs.imports import alias, aliased, home, imported
+from fedgsp_runs.imports import alias, aliased, home, imported, imported_as_in_the_script
 from fedgsp_runs.order import ordered
 from fedgsp_runs.scripts import MAIN
 from fedgsp_runs.unchanged import check_unchanged
 from fedgsp_runs.uses import submodules, used_names
-from fedgsp_runs.values import NotWrittenError, as_source
+from fedgsp_runs.values import NotWrittenError, as_source, is_plain
 
 _REMEDY = "make it inside the class, give it as an option of the task, or put the task into a module"
 #: Function or class -> its source, which stays that of its statement if the script is edited while a sweep plays it.
@@ -98,7 +99,7 @@ class _Writer:
             self._imports[f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"] = None
         elif _is_of_main(value):
             self._define_of_main(name, value, user)
-        elif (line := imported(name, value)) is not None:
+        elif line := imported(name, value) or (not is_plain(value) and imported_as_in_the_script(name, value)):
             self._imports[line] = None
         else:
             self._things[name] = value  # a function that the value holds may use it
@@ -120,12 +121,20 @@ class _Writer:
             uses[found.partition(".")[0]] = True
             return found
 
+        known = self._own_name(value)
+        if known is not None and known != name:
+            self._use(known, user)
+            self._add(name, f"{name} = {known}", {known: True})
+            return
         try:
-            written = as_source(value, refer)
+            written = made(value, refer) if is_of_types(value) else as_source(value, refer)
         except RecursionError:
             what = f"a {type(value).__name__} that holds itself"
             raise TaskError(f"{user} uses {name!r}, {what}, which cannot be written as source", _REMEDY) from None
         except NotWrittenError as error:
+            if is_plain(value) and (line := imported_as_in_the_script(name, value)):
+                self._imports[line] = None
+                return
             kind, held = type(value).__name__, type(error.value).__name__
             what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
             fills = type(value) in (dict, list, set)
@@ -140,6 +149,9 @@ class _Writer:
         if isinstance(thing, types.ModuleType):
             self._imports[aliased(thing.__name__)] = None
             return alias(thing.__name__)
+        if known := self._own_name(thing):
+            self._use(known, user)
+            return known
         if _is_of_main(thing):
             if path := self._path(thing):
                 self._use(path.partition(".")[0], user)
@@ -149,6 +161,11 @@ class _Writer:
         if (module := home(thing)) is None:
             raise NotWrittenError(thing)
         return f"{self._referred(sys.modules[module], user)}.{thing.__name__}"
+
+    def _own_name(self, thing: Any) -> str | None:
+        """The name of a type variable and its like, if the script has it under this name."""
+        known = str(thing.__name__) if has_own_name(thing) else ""
+        return known if known and self._names.get(known) is thing else None
 
     def _path(self, thing: Any) -> str | None:
         """What the module calls a class inside a class, or a method that needs its class, because it has `super()`."""
