@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import Failure, Member, RunGroupRequest, Source
 
@@ -92,7 +92,7 @@ class Record:
     wrong: Failure | None = None  # it was not what its maker reported, or could not be made: nobody is asked again
     maker: PendingOrder | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
-    fetch: Task[None] | None = None
+    fetch: Task[Any] | None = None
     #: The reader, and the node from which it should get the model; None if it should get it from this manager.
     direct: tuple[Member, Source] | None = None
     kept_by: tuple[str, ...] = ()  # nodes that keep it, because several of their clients start from it
@@ -167,7 +167,7 @@ class Ledger:
         direct, record.direct = record.direct, None
         return direct
 
-    def copy(self, model_id: str, copy: Copy, fetch: Task[None] | None = None) -> None:
+    def copy(self, model_id: str, copy: Copy, fetch: Task[Any] | None = None) -> None:
         """This manager now has this copy of a model; `fetch` is the task that fetches a COMING one."""
         record = self._records.setdefault(model_id, Record())
         if record.copy not in TO_COPY[copy]:
@@ -197,7 +197,7 @@ class Ledger:
             self.forget_copy(model_id)
         return tell
 
-    def close(self, result_id: str) -> tuple[list[tuple[str, str]], list[str], list[Task[None]]]:
+    def close(self, result_id: str) -> tuple[list[tuple[str, str]], list[str], list[Task[Any]]]:
         """Ends the group and empties the ledger.
 
         Returns the nodes to tell, the ids of models that the store has to forget, and the tasks to cancel.

@@ -57,7 +57,7 @@ class Models:
     _tickets: Tickets
     #: By model id: where an upload goes that is not for the store.
     landings: dict[str, Landing] = dataclasses.field(default_factory=dict)
-    #: By model id: why there was no room for it here.
+    #: By model id: why there was no room for its upload here.
     no_room: dict[str, str] = dataclasses.field(default_factory=dict)
     #: Gets the reason as its result when this manager has no memory or no disk for a model. No member is to blame.
     full: asyncio.Future[str] = dataclasses.field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -115,22 +115,25 @@ class Models:
         """Whether a model is here."""
         return model_id in self._store
 
-    async def wanted(self, model_id: str) -> None:
+    async def wanted(self, model_id: str) -> str:
         """Somebody asks this manager for a model: fetches it if it is not here, once for all who ask.
 
-        A model that is coming is served only when it has been compared with its maker's report.
+        A model that is coming is served only when it has been compared with its maker's report. Returns why there was
+        no room for it here; empty if there was, or if it cannot be had for another reason.
         """
         record = self._ledger.look(model_id)
         task = record.fetch
         if task is None:
             if model_id in self._store:
-                return self.join(model_id)
+                self.join(model_id)
+                return ""
             if record.wrong is not None:
-                return self._store.fail(model_id, record.wrong)
+                self._store.fail(model_id, record.wrong)
+                return ""
             self._store.expect(model_id)
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
             self._ledger.copy(model_id, Copy.COMING, task)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
     def join(self, model_id: str) -> None:
         """If another group has brought a model here, it stays for this group, too."""
@@ -233,8 +236,9 @@ class Models:
 
     # --- fetching
 
-    async def _fetch(self, model_id: str) -> None:
-        began = self._orders.time()
+    async def _fetch(self, model_id: str) -> str:
+        """Brings a model here; returns why there was no room for it, and all who wait get that from this try."""
+        began, no_room = self._orders.time(), ""
         self.no_room.pop(model_id, None)
         try:
             match self._ledger.look(model_id).origin:
@@ -252,7 +256,7 @@ class Models:
             if error.failure.code is FailureCode.WRONG_DIGEST:
                 self._ledger.look(model_id).wrong = error.failure
             if error.failure.code is FailureCode.NO_ROOM:
-                self.no_room[model_id] = error.failure.detail
+                no_room = error.failure.detail
             self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
@@ -260,6 +264,7 @@ class Models:
         finally:
             self._ledger.copy(model_id, Copy.HERE)
             self._orders.came(model_id, began)
+        return no_room
 
     async def _fetch_from_top_server(self, model_id: str, digest: bytes) -> Weights:
         return await fetch(

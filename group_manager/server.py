@@ -192,9 +192,8 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             if model_id not in self._store:
                 group.models.by_way_of_here(model_id)
             with cancelled_elsewhere():
-                await group.models.wanted(model_id)
-            if why := group.models.no_room.get(model_id):
-                group.models.note_full(why)
+                if why := await group.models.wanted(model_id):
+                    group.models.note_full(why)
             if group in self._groups:
                 return self._share(model_id)
             # It has ended meanwhile and let the model go, and the caller may be of another group that has it.

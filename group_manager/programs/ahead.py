@@ -31,7 +31,7 @@ class _Entry:
     #: The order that makes it; None: it is made.
     pending: PendingOrder | None
     #: Brings the model here, if that has begun.
-    coming: asyncio.Future[None] | None = None
+    coming: asyncio.Future[str] | None = None
     #: Whether it counts in the room.
     counted: bool = False
 
@@ -101,7 +101,7 @@ class Ahead:
                 # Not in the task itself: one that is cancelled before it begins does nothing.
                 entry.coming.add_done_callback(partial(self._came, entry))
 
-    def _came(self, entry: _Entry, coming: asyncio.Future[None]) -> None:
+    def _came(self, entry: _Entry, coming: asyncio.Future[str]) -> None:
         self._room.came()
         if not coming.cancelled() and not self._group.models.has(entry.model_id):
             logger.info("model %s did not come before its turn", entry.model_id)

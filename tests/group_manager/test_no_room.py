@@ -182,6 +182,29 @@ async def test_a_group_does_not_end_for_a_base_for_which_there_is_no_room(monkey
         running.cancel()
 
 
+async def test_a_second_try_to_get_a_model_does_not_hide_that_there_was_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another member asks after the first try, and before the first member hears of it."""
+    begun, tried, rooms = asyncio.Event(), asyncio.Event(), iter([full])
+    monkeypatch.setattr(models, "growing_room", lambda size: next(rooms, room)(size))
+    monkeypatch.setattr(Group, "_play", waiting(begun))
+    async with manager() as m, parrot(m, "n0", []), parrot(m, "n1", []):
+        asked = request("relay", start_address=m.top_address, tensors=CLIENTS.tensors)
+        running = group_pb2_grpc.GroupServiceStub(m.channel).RunGroup(wire.encode(asked))
+        await begun.wait()
+        (group,) = m.groups._groups
+        monkeypatch.setattr(group.orders, "came", lambda *_: tried.set())
+
+        async def another() -> None:
+            await tried.wait()
+            await m.groups.wanted("start")
+
+        await asyncio.gather(another(), m.groups.wanted("start"), return_exceptions=True)  # the group ends
+        assert group.models.full.done()
+        running.cancel()
+
+
 async def test_a_program_takes_no_step_after_its_group_was_closed() -> None:
     """Its member fails in the same turn of the event loop in which the top server hangs up."""
     members = Members()
