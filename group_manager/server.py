@@ -256,13 +256,15 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._door.play(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
-        needed = {member.node for member in asked.members}.union(part.node for part in asked.parts if part.node)
+        trained = {hop.member.client for hop in asked.finished if hop.member is not None}
+        parts = () if trained else asked.parts  # a chain that goes on needs no start
+        needed = {member.node for member in asked.members}.union(part.node for part in parts if part.node)
         missing = await self._members.wait_for(needed, ATTACH_TIMEOUT_S)
         there = tuple(member for member in asked.members if member.node not in missing)
         shelf, present = self._shelves.add(), dataclasses.replace(asked, members=there)
         group = Group(present, self._members, shelf, self._channels, self._me, self._issuer, events.put_nowait)
         for member in asked.members:
-            if member.node in missing:
+            if member.node in missing and member.client not in trained:  # of those, the chain says what it lacks
                 group.reports.skipped(member, self._not_attached(member.node))
         self._groups.append(group)
         running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")

@@ -20,6 +20,7 @@ from fedgsp.messages import (
     Done,
     Failure,
     FailureCode,
+    FinishedHop,
     GroupEvent,
     GroupResult,
     MemberDone,
@@ -240,6 +241,27 @@ async def test_members_whose_nodes_do_not_attach_in_time_are_skipped(monkeypatch
         assert "not the ports of group managers (--manager-ports)" in first.kind.failure.detail
         assert isinstance(last.kind, GroupResult)
         assert last.kind.samples == 1 + 3
+
+
+async def test_a_member_that_has_trained_is_not_skipped_because_its_node_is_away_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The chain goes on from the model of the last hop, which another node has."""
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 0.05)
+    members = hosted(n1=[0], n2=[1, 2])
+    async with manager() as m:
+        await m.play.attach(members[1:])
+        last = model(relayed([0, 1]))
+        m.play.nodes["n2"].store.put("run/1/0/relay/1.0", last)
+        hops = (
+            FinishedHop(members[0], ModelRef("run/1/0/relay/0.0")),
+            FinishedHop(members[1], last.ref("run/1/0/relay/1.0")),
+        )
+        *events, end = await m.events(m.play.request(members, "relay", attempt=1, finished=hops))
+        assert not [event for event in events if isinstance(event.kind, MemberSkipped)]
+        assert [event.kind.position for event in events if isinstance(event.kind, MemberDone)] == [2]
+        assert isinstance(end.kind, GroupResult)
+        assert end.kind.samples == sum(member.samples for member in members)
 
 
 async def test_nodes_that_attach_late_are_waited_for() -> None:
