@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from fedgsp.messages import Evaluated, Failure, FailureCode
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
-from top_server.groups.lost import AllLostError, usual
+from top_server.groups.lost import AllLostError, unanswered, usual
 from top_server.groups.run import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.merging import Merging
@@ -103,7 +103,7 @@ class Profile(abc.ABC, Generic[Options]):
         asked_all = set(self.context.membership.clients) <= set(task.clients)
         if asked_all and not outcome.done and outcome.out_of_reach:
             what = f"no client reported its profile ({task.program}): {usual(outcome.failures)}"
-            raise AllLostError(what, "see events.jsonl and the logs in the run directory")
+            raise AllLostError(what, unanswered(what, outcome.failures).remedy)
         return outcome
 
     async def evaluate(

@@ -1,5 +1,6 @@
 """Adds rounds to a finished run: what is refused, since the bits of a longer run could not be had, and the begin."""
 
+import logging
 from collections.abc import Iterator
 
 from fedgsp.errors import ConfigError, RunError
@@ -17,6 +18,8 @@ from top_server.profiles.options import PriorOptions
 from top_server.progress import Progress
 from top_server.run import RunContext
 from top_server.schemes import Scheme
+
+logger = logging.getLogger(__name__)
 
 
 def check(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> None:
@@ -64,7 +67,7 @@ def _refusals(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> Iter
 
 
 async def check_kept(context: RunContext, progress: Progress, merging: Merging, number: int) -> None:
-    """Raises RunError if nodes lack what they kept for their clients in the finished run, or if that is not known.
+    """Raises RunError if nodes lack what they kept for their clients in the finished run, or if some cannot answer now.
 
     They are asked to evaluate the models of their clients: an answer says whether a head, a personal model or the
     state of an optimiser had to be begun anew.
@@ -94,11 +97,16 @@ async def check_kept(context: RunContext, progress: Progress, merging: Merging, 
 async def _lacking(
     context: RunContext, progress: Progress, number: int, models: dict[int, Held]
 ) -> tuple[set[int], dict[int, Failure]]:
-    """The clients for which something is lost, and those of which that is not known, with the reasons."""
+    """The clients for which something is lost, and those that could not answer now, with the reasons."""
     began = set(progress.began)
     task = GroupTask(0, "evaluate", tuple(sorted(models)), own_starts=models)
     outcome = await survey(context, progress, number, task)
     gone = {client for client, why in outcome.unanswered.items() if why.code is FailureCode.NO_SUCH_MODEL}
     anew = {one.client for one in outcome.done if isinstance(one.result, Evaluated) and one.result.afresh}
-    silent = {client: why for client, why in outcome.unanswered.items() if client not in gone}
+    for client, why in outcome.unanswered.items():
+        if client in outcome.refused - gone:  # for good, as by a policy without `evaluate`: nobody will ever know
+            logger.warning(
+                "client %d does not say whether its node has what it kept for it in the run: %s", client, why
+            )
+    silent = {client: why for client, why in outcome.unanswered.items() if client in outcome.out_of_reach - gone}
     return gone | (anew & began), silent

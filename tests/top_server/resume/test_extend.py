@@ -91,6 +91,7 @@ async def kept(surveys: Surveys, skipped: dict[int, Failure], fails: Failure | N
         ({1: NO_MODEL}, FULL, "nodes of clients 1 do not have what they kept"),
         ({1: Failure(FailureCode.STALLED, "slow")}, None, f"clients 1 {SILENT}: stalled: slow"),
         ({}, FULL, f"clients 1, 2 {SILENT}: {FULL}"),
+        ({1: Failure(FailureCode.POLICY, "no evaluate")}, None, ""),
     ],
 )
 async def test_what_nodes_keep_is_there_or_the_command_says_who_lacks_it_or_did_not_answer(
