@@ -12,6 +12,7 @@ from fedgsp.settings.run_files import ALL, BEST
 from fedgsp.tensors.relayed_state import without_state
 from fedgsp.tensors.weights import Weights
 from top_server.grouping.request import listed
+from top_server.groups.lost import LOST
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
@@ -104,12 +105,13 @@ async def _collect(
 ) -> tuple[dict[Held, Weights], bool]:
     """The models that nodes hold for their clients, and whether some were not even asked for.
 
-    If the question itself fails, the clients that are left are asked once more. If that fails, too, or if a model
-    cannot be used, RunError is raised after the last round: the state is still there, from which the run can be
-    resumed. In all other cases the run goes on without the files of the models that are missing.
+    If the question itself fails, or a transfer breaks off, the clients that are left are asked once more. If that
+    fails, too, or if a model cannot be used, RunError is raised after the last round: the state is still there, from
+    which the run can be resumed. In all other cases the run goes on without the files of the models that are missing.
     """
     by_client = {held.client: held for held in models if held.client is not None}
     found: dict[Held, Weights] = {}
+    unusable: dict[int, Failure] = {}
     reasons: dict[int, Failure] = {}
     left = by_client
     for tries in range(_TRIES):
@@ -117,15 +119,12 @@ async def _collect(
             break
         task = GroupTask(0, "collect", tuple(left), own_starts=left, results=Results.COLLECTED)
         outcome = await survey(context, progress, number, task, tries=tries)
-        for client, weights in outcome.models.items():
-            if not isinstance(weights, Failure):
-                found[by_client[client]] = weights
-            elif last:
-                raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
-            else:
-                reasons[client] = weights
-        reasons |= outcome.unanswered
-        left = {client: left[client] for client in left if client in outcome.unanswered.keys() - outcome.left_out}
+        found |= {by_client[one]: got for one, got in outcome.models.items() if not isinstance(got, Failure)}
+        unusable = {one: got for one, got in outcome.models.items() if isinstance(got, Failure)}
+        reasons |= outcome.unanswered | unusable
+        broken_off = {one for one, why in unusable.items() if why.code in LOST}
+        not_asked = outcome.unanswered.keys() - outcome.left_out
+        left = {client: left[client] for client in left if client in not_asked | broken_off}
     for client in [client for client, held in by_client.items() if held not in found]:
         reason = reasons.get(client, Failure(FailureCode.NO_SUCH_MODEL, "its node sent none"))
         context.journal.record(ModelNotSaved(client=client, reason=str(reason)))
@@ -134,4 +133,7 @@ async def _collect(
             f"the models of clients {listed(left)} cannot be saved: {reasons[next(iter(left))]}",
             "mend the cause, then resume the run, which plays its last round again",
         )
+    if unusable and last:
+        client, why = next(iter(unusable.items()))
+        raise RunError(f"the model of client {client} cannot be saved: {why}", "see the nodes' logs")
     return found, bool(left)

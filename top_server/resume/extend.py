@@ -67,7 +67,7 @@ def _refusals(config: RunConfig, scheme: Scheme, done: int, rounds: int) -> Iter
 
 
 async def check_kept(context: RunContext, progress: Progress, merging: Merging, number: int) -> None:
-    """Raises RunError if nodes lack what they kept for their clients in the finished run, or if some cannot answer now.
+    """Raises RunError if nodes lack what they kept for their clients in the finished run, or cannot say so now.
 
     They are asked to evaluate the models of their clients: an answer says whether a head, a personal model or the
     state of an optimiser had to be begun anew.

@@ -115,7 +115,7 @@ async def test_a_model_that_cannot_be_taken_ends_the_run_after_its_last_round_on
         )
         if rounds == 1:
             with pytest.raises(
-                RunError, match="the model of client 0 cannot be saved: unreachable: its manager is gone"
+                RunError, match="the models of clients 0, 1 cannot be saved: unreachable: its manager is gone"
             ):
                 await saved_after(play, tmp_path, 1)
         else:
@@ -206,6 +206,30 @@ async def test_the_best_models_stay_if_not_all_of_a_better_round_can_be_collecte
     names = [f"best-group-000{client}" for client in (0, 1, 2)]
     whole = [dict.fromkeys(names, number) for number in (2, 2, 4)]
     assert found == [dict.fromkeys(names[:2], 1), *whole], "of the first round, some are better than none"
+
+
+@pytest.mark.parametrize("last", [True, False])
+async def test_a_model_whose_transfer_broke_off_is_asked_for_once_more(
+    last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Failure(FailureCode.UNREACHABLE, "manager m3 is lost")
+    async with three_alone(monkeypatch, rounds=2 if last else 9, keep_models="best") as surveys:
+        surveys.stage.progress.best = Best(0.1, 1)
+        collecting(surveys, fails=0)
+        await saved_after(surveys.stage, tmp_path, 1)
+        surveys.stage.progress.best = Best(0.2, 2)
+        collecting(surveys, fails=0)
+        whole = surveys.answers["collect"]
+
+        def broken_off(task: GroupTask) -> GroupOutcome:
+            surveys.answers["collect"] = whole
+            done = (MemberDone(0, 0, Trained(task.own_starts[0].ref)),)
+            return surveys.outcome(task, models={0: lost}, done=done, skipped=(MemberSkipped(0, lost),), result=lost)
+
+        surveys.answers["collect"] = broken_off
+        await saved_after(surveys.stage, tmp_path, 2)
+        assert [task.clients for task in surveys.of("collect")[1:]] == [(0, 1, 2), (0, 1, 2)]
+        assert rounds_of_best(tmp_path) == {f"best-group-000{client}": 2 for client in (0, 1, 2)}
 
 
 async def test_a_client_that_has_left_for_good_does_not_keep_the_best_models_of_the_others_old(
