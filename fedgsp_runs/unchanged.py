@@ -6,6 +6,8 @@ not refused.
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +16,7 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp_runs.attributes import answer, own
-from fedgsp_runs.codes import compiled_alone, same_code
+from fedgsp_runs.codes import codes_in, compiled_alone, same_code
 from fedgsp_runs.scripts import MAIN
 from fedgsp_runs.values import NotWrittenError, as_source, shown
 
@@ -170,6 +172,7 @@ class _Comparison:
             if not same_code(code, written_code) and not same_code(code, alone):
                 raise _changed(label)
             self._defaults(label, one, other)
+            self._variables(label, one, other)
 
     def _defaults(self, label: str, live: FunctionType, written: FunctionType) -> None:
         mine, theirs = _defaults(live), _defaults(written)
@@ -183,6 +186,21 @@ class _Comparison:
                     f"the default of {name} in {label} is {shown(value)}, and its def statement would give"
                     f" {shown(theirs[name])} now",
                     "write the value into the def statement, or make it an option of the task",
+                ) from None
+
+    def _variables(self, label: str, live: FunctionType, written: FunctionType) -> None:
+        """Raises TaskError for other values of the variables around a function, such as those of a decorator."""
+        theirs = _variables(written)
+        for name, value in _variables(live).items():
+            if name not in theirs or _may_change(live.__code__, name, theirs[name]):
+                continue
+            try:
+                self._compare(f"{label}({name})", value, theirs[name])
+            except _OtherError:
+                raise TaskError(
+                    f"the variable {name} around {label} is {shown(value)}, and executing the definition again gives"
+                    f" {shown(theirs[name])}",
+                    "write the value into the definition, or make it an option of the task",
                 ) from None
 
     def _registered(self, label: str, live: Any, written: Any) -> None:
@@ -265,6 +283,24 @@ def _defaults(function: FunctionType) -> Mapping[str, Any]:
     code, given = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
     return {**dict(zip(names, given, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def _variables(function: FunctionType) -> Mapping[str, Any]:
+    """The variables of the functions around a function, with their values."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _may_change(code: CodeType, name: str, before: Any) -> bool:
+    """Whether calls of a function may give a variable around it another value, as they do for a counter or a cache."""
+    steps = [step for one in (code, *codes_in(code)) for step in dis.get_instructions(one)]
+    if name == "__class__" or any(one.opname == "STORE_DEREF" and one.argval == name for one in steps):
+        return True
+    filled = isinstance(before, list | dict | set) and any(one.opname == "STORE_SUBSCR" for one in steps)
+    return filled or _may_be_filled(before)
 
 
 def _registry(value: Any) -> list[Any]:

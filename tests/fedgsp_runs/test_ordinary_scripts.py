@@ -20,11 +20,17 @@ CACHES = """
         return count
 
     def counted(function):
-        calls = 0
+        calls, last, state, known = 0, None, {"calls": 0}, {}
         @functools.wraps(function)
         def call(*values):
             nonlocal calls
             calls += 1
+            state["calls"] += 1
+            known[calls] = values
+            def remember():
+                nonlocal last
+                last = calls
+            remember()
             return function(*values)
         return call
 

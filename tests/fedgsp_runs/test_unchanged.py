@@ -163,6 +163,33 @@ def many(function):
 class Mine(Task):
     def model(self): return rows()
 """
+VARIABLE = """
+def make(factor):
+    def loss(self, outputs, y): return factor * y
+    return loss
+tasks = []
+for k in (1, 2):
+    class Mine(Task):
+        loss = make(k)
+        def model(self): return None
+    tasks.append(Mine)
+Mine = tasks[0]
+"""
+VARIABLE_OF_A_DECORATOR = """
+import functools
+def scaled(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*values): return factor[0] * function(*values)
+        return call
+    return decorate
+k = [0.5]
+@scaled(k)
+def rows(): return 1
+k = [2.0]
+class Mine(Task):
+    def model(self): return rows()
+"""
 REGISTERED = """
 import functools
 @functools.singledispatch
@@ -186,6 +213,8 @@ class Mine(Task):
         (FLAG_OF_A_PRIVATE_METHOD, f"Mine.Inner.__init__ {CHANGED}"),
         (ATTRIBUTE, f"Mine.layer.size {CHANGED}"),
         (DECORATOR, f"rows {CHANGED}"),
+        (VARIABLE, "the variable factor around Mine.loss is 1 .int., and executing the definition again gives 2"),
+        (VARIABLE_OF_A_DECORATOR, r"the variable factor around rows is \[0.5\] .list., and executing the definition"),
         (REGISTERED, "functions are registered for 'size' after its def statement"),
     ],
 )
