@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import enum
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -101,8 +102,18 @@ class _Comparison:
         mine, theirs = dict(vars(live)), dict(vars(written))
         if [*mine.get("__annotations__", ())] != [*theirs.get("__annotations__", ())]:
             raise _changed(label)
+        self._given(label, _given(live), _given(written))
         for name in {**mine, **theirs}:
             self._attribute(label, name, mine.get(name, _ABSENT), theirs.get(name, _ABSENT))
+
+    def _given(self, label: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+        if mine.keys() != theirs.keys():
+            raise _changed(label)
+        for name, value in mine.items():
+            try:
+                self._compare(f"{label}.{name}", value, theirs[name])
+            except _OtherError:
+                raise _changed(f"{label}.{name}") from None
 
     def _bases(self, label: str, live: type, written: type) -> None:
         mine, theirs = (type(live), *live.__bases__), (type(written), *written.__bases__)
@@ -283,6 +294,15 @@ def _defaults(function: FunctionType) -> Mapping[str, Any]:
     code, given = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
     return {**dict(zip(names, given, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def _given(kind: type) -> Mapping[str, Any]:
+    """The values of members, and the defaults of fields, that are no attributes of their class."""
+    found: dict[str, Any] = dict(own(kind, "_field_defaults") or {}) if issubclass(kind, tuple) else {}
+    if isinstance(kind, enum.EnumMeta):
+        members: Mapping[str, Any] = kind.__members__
+        found |= {name: one.value for name, one in members.items()}
+    return found | {name: one.default_factory for name, one in vars(kind).get("__dataclass_fields__", {}).items()}
 
 
 def _variables(function: FunctionType) -> Mapping[str, Any]:

@@ -190,6 +190,35 @@ k = [2.0]
 class Mine(Task):
     def model(self): return rows()
 """
+MEMBER = """
+import enum
+kind = 1
+class Kind(enum.Enum):
+    A = kind
+class Mine(Task):
+    def model(self): return Kind.A
+kind = 2
+"""
+FIELD = """
+from typing import NamedTuple
+rate = 0.1
+class Settings(NamedTuple):
+    rate: float = rate
+class Mine(Task):
+    def model(self): return Settings()
+rate = 0.5
+"""
+FACTORY = """
+from dataclasses import dataclass, field
+from functools import partial
+sizes = partial(list, (1, 2))
+@dataclass
+class Settings:
+    sizes: list[int] = field(default_factory=sizes)
+class Mine(Task):
+    def model(self): return Settings()
+sizes = partial(list, (3,))
+"""
 REGISTERED = """
 import functools
 @functools.singledispatch
@@ -215,6 +244,9 @@ class Mine(Task):
         (DECORATOR, f"rows {CHANGED}"),
         (VARIABLE, "the variable factor around Mine.loss is 1 .int., and executing the definition again gives 2"),
         (VARIABLE_OF_A_DECORATOR, r"the variable factor around rows is \[0.5\] .list., and executing the definition"),
+        (MEMBER, f"Kind.A {CHANGED}"),
+        (FIELD, f"Settings.rate {CHANGED}"),
+        (FACTORY, f"Settings.sizes {CHANGED}"),
         (REGISTERED, "functions are registered for 'size' after its def statement"),
     ],
 )
@@ -232,16 +264,26 @@ def test_a_base_class_that_is_defined_again_with_the_same_source_comes_along(cel
 
 
 SCRIPT = """
-    from dataclasses import dataclass
+    import enum
+    from dataclasses import dataclass, field
+    from typing import NamedTuple
+
+    class Kind(enum.Enum):
+        A = 1
+
+    class Limits(NamedTuple):
+        least: float = 0.1
 
     def rate(): return 0.1
 
     @dataclass
     class Settings:
         size: int = 1
+        kind: Kind = Kind.A
+        sizes: list[int] = field(default_factory=lambda: [1])
 
     class Net:
-        def size(self): return Settings().size
+        def size(self): return Settings().size, Limits()
 
     class Mine(Task):
         @staticmethod
@@ -273,6 +315,9 @@ def test_a_script_that_is_edited_after_its_task_was_written_is_written_as_before
         ("size: int = 1", "size: int = 2"),
         ("size: int = 1", "size: int = 1\n        rate: float = 0.5"),
         ("def size(self): return Settings", "def size(self): return 2 * Settings"),
+        ("A = 1", "A = 2"),
+        ("least: float = 0.1", "least: float = 0.2"),
+        ("lambda: [1]", "lambda: [2]"),
         ("return rate(), Net().size()", "return Net().size(), rate()"),
         ("class Mine(Task):", "class Mine(Task):\n        def _more(self): return 1"),
         ("def rate():", "def rates():"),
