@@ -140,7 +140,8 @@ class _Comparison:
             statement = "does not set it" if before is _ABSENT else "says otherwise"
             raise TaskError(
                 f"{label}.{name} was set after the class statement, which {statement}; the nodes would not see it",
-                f"write {name} into the class, or execute it again if it was edited",
+                f"write {name} into the class, execute it again if it was edited, or call it _{name} if a method sets"
+                " it",
             ) from None
 
     def _compare(self, label: str, value: Any, before: Any) -> None:
@@ -161,7 +162,7 @@ class _Comparison:
                 raise _OtherError
             for one, other in zip(parts, parts_before, strict=True):
                 self._function(label, one, other, False)
-        elif _has_code(before):
+        elif before is _ABSENT or _has_code(before):
             raise _OtherError
 
     def _function(self, label: str, live: Any, written: Any, others: bool) -> None:

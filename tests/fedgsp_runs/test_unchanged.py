@@ -22,6 +22,8 @@ from tests.support.written_modules import written
         ("Base.kind = 'b'", "Base.kind was set after the class statement, which says otherwise"),
         ("Mine.sizes.append(5)", "Mine.sizes was set after the class statement, which says otherwise"),
         ("Mine.further = (1,)", "Mine.further was set after the class statement, which does not set it"),
+        ("Mine.further = object()", "Mine.further was set after the class statement, which does not set it"),
+        ("Base.further = np.zeros(2)", "Base.further was set after the class statement, which does not set it"),
         ("def loss(self, outputs, y): return 0\nMine.loss = loss", "Mine.loss was set after the class statement"),
         ("Mine.loss = object()", "Mine.loss was set after the class statement, which says otherwise"),
         ("Mine.size = property(lambda self: 1)", "Mine.size was set after the class statement, which does not set it"),
@@ -54,7 +56,9 @@ def test_what_is_set_after_the_class_statement_is_refused(cells: Any, text: str,
     with pytest.raises(TaskError, match=what) as caught:
         module_of(module.Mine)
     name = what.partition(" ")[0].partition(".")[2]
-    assert caught.value.remedy == f"write {name} into the class, or execute it again if it was edited"
+    assert caught.value.remedy == (
+        f"write {name} into the class, execute it again if it was edited, or call it _{name} if a method sets it"
+    )
 
 
 def test_threads_write_modules_at_once(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
