@@ -134,6 +134,13 @@ class _Comparison:
             return
         if value is _ABSENT and not _may_be_filled(before):
             raise _changed(f"{label}.{name}")
+        for held in _held(value):
+            if held not in _held(before):
+                raise TaskError(
+                    f"{label}.{name} holds {held}, and would not hold it on the nodes, which get only what the task"
+                    " names",
+                    f"use {held} by name in a method of the task, or write it into {name} in the class statement",
+                )
         try:
             self._compare(f"{label}.{name}", value, before)
         except _OtherError:
@@ -237,6 +244,12 @@ def _changed(label: str) -> TaskError:
 
 def _may_be_filled(before: Any) -> bool:
     return isinstance(before, list | dict | set) and not before
+
+
+def _held(value: Any) -> list[str]:
+    """The names of the functions and classes of the script that a list, a dictionary or a set holds."""
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else ()
+    return [str(one.__name__) for one in held if isinstance(one, type | FunctionType) and _is_of_script(one)]
 
 
 def _told(value: Any) -> tuple[str, list[Any]] | None:

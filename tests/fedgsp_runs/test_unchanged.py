@@ -261,6 +261,30 @@ def test_what_its_source_would_make_otherwise_now_is_refused(text: str, what: st
     assert caught.value.remedy
 
 
+REGISTRY = """
+class Rule:
+    rules = {}
+    def __init_subclass__(cls): Rule.rules[cls.__name__] = cls
+class Mean(Rule): pass
+class Median(Rule): pass
+class Mine(Task):
+    def model(self): return Rule.rules["Mean"]
+"""
+
+
+@pytest.mark.parametrize("used", ["None", "Mean"])
+def test_a_registry_that_would_hold_less_on_the_nodes_is_refused(used: str, cells: Any) -> None:
+    module = cells(f"{REGISTRY}    def data(self, client): return {used}")
+    with pytest.raises(TaskError, match=r"Rule\.rules holds \w+, and would not hold it on the nodes") as caught:
+        module_of(module.Mine)
+    assert "by name in a method of the task" in caught.value.remedy
+
+
+def test_a_registry_comes_along_if_the_task_names_what_it_holds(cells: Any) -> None:
+    found = written(module_of(cells(f"{REGISTRY}    def data(self, client): return Mean, Median").Mine))
+    assert found["Mine"].model(None) is found["Mean"]
+
+
 def test_a_base_class_that_is_defined_again_with_the_same_source_comes_along(cells: Any) -> None:
     module = cells(BASE.replace("return 2", "return 1"))
     assert module.Mine.__bases__ != (module.Base,)
