@@ -167,12 +167,18 @@ TORCH = """
         @torch.no_grad()
         def step(self, closure=None): return None
 
+    class Faster(torch.optim.SGD):
+        def __init__(self, parameters): super().__init__(parameters, lr=2 * 0.1)
+
+    class Slower(Slow): pass
+
     class Used:
         activation = nn.ReLU
         @torch.no_grad()
         def often(self):
             net = Net()
-            Slow(net.parameters()).step()
+            for kind in Faster, Slower, Slow:
+                kind(net.parameters()).step()
             return tuple(net(torch.ones(1, 2)).shape), float(Double.apply(torch.ones(())))
 """
 
