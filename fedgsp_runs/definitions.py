@@ -141,4 +141,5 @@ def _statements(text: str) -> Mapping[str, list[_Statement]]:
 
 def _alone(rows: list[str]) -> str:
     """A statement as it stands, even if it is indented: texts of several lines inside it keep their spaces."""
-    return "\n".join(["if True:", *rows] if rows[0][:1].isspace() else rows)
+    indented = rows[0].lstrip("\f")[:1].isspace()  # Python counts no form feed, which may stand before a section
+    return "\n".join(["if True:", *rows] if indented else rows)

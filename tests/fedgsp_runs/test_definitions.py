@@ -277,6 +277,16 @@ INSIDE_A_CLASS = """
 """
 
 
+def test_a_definition_behind_a_form_feed_comes_along(cells: Any) -> None:
+    module = cells("""
+\fdef rows(): return 3
+
+\fclass Mine(Task):
+    def model(self): return rows()
+    """)
+    assert written(module_of(module.Mine))["Mine"].model(None) == 3
+
+
 def test_what_stands_inside_a_class_is_found_there(cells: Any) -> None:
     module = cells(INSIDE_A_CLASS.format(""))
     assert written(module_of(module.Mine))["Mine"].model() == module.Mine.model() == (2, True, True)
