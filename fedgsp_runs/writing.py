@@ -214,13 +214,13 @@ def _is_of_future(thing: Any) -> bool:
 def _is_builtin(name: str, value: Any) -> bool:
     """Whether every module has this name already: as a builtin, also in the form that a notebook gives it.
 
-    A notebook has its own `open`, `exit` and `quit`.
+    A notebook has its own `open`, `exit` and `quit`, and takes the last two away from the builtins during a cell.
     """
-    if not hasattr(builtins, name):
+    if not hasattr(builtins, name) and name not in ("exit", "quit"):
         return False
     module = str((own(value, "__globals__") or {}).get("__name__") or type(value).__module__)
     notebooks = module.partition(".")[0] in ("IPython", "ipykernel")
-    return notebooks or value is getattr(builtins, name) or (name.startswith("__") and name.endswith("__"))
+    return notebooks or value is getattr(builtins, name, None) or (name.startswith("__") and name.endswith("__"))
 
 
 def _is_of_main(value: Any) -> bool:

@@ -91,7 +91,7 @@ def test_a_local_name_is_not_taken_for_that_of_the_script(cells: Any) -> None:
     assert written(text)["Mine"]().data(4) == 4
 
 
-def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
+def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = cells("""
         from IPython.core.autocall import ExitAutocall
         from IPython.core.interactiveshell import _modified_open as open  # as in the names of every notebook
@@ -103,7 +103,10 @@ def test_what_a_notebook_makes_of_builtins_stays_a_builtin(cells: Any) -> None:
             def data(self, client): return None
     """)
     assert module.open is not open
-    assert written(module_of(module.Mine))["Mine"]().model() == (open, exit, "written")
+    with monkeypatch.context() as cell:
+        cell.delattr("builtins.exit")  # as IPython does while a cell is executed
+        text = module_of(module.Mine)
+    assert written(text)["Mine"]().model() == (open, exit, "written")
 
 
 @pytest.mark.parametrize(
