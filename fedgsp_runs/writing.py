@@ -137,7 +137,7 @@ class _Writer:
                 return
             kind, held = type(value).__name__, type(error.value).__name__
             what = f"a {kind}" if error.value is value else f"a {kind} that holds a {held}"
-            fills = type(value) in (dict, list, set)
+            fills = type(value) in (dict, list, set) and not isinstance(error.value, type | types.FunctionType)
             clear = f"call {name}.clear() before if the task fills it itself, " if fills else ""
             raise TaskError(
                 f"{user} uses {name!r}, {what}, which cannot be written as source", f"{clear}{_REMEDY}"

@@ -152,6 +152,21 @@ def test_a_filled_cache_is_refused_with_the_way_to_empty_it(cells: Any) -> None:
     assert "CACHE = {}" in module_of(module.Mine)
 
 
+@pytest.mark.parametrize("table", ["{'half': half}", "[Half]", "{Half}"])
+def test_a_table_of_functions_or_classes_is_not_told_to_be_emptied(table: str, cells: Any) -> None:
+    module = cells(f"""
+        def half(value): return value / 2
+        class Half: pass
+        TABLE = {table}
+
+        class Mine(Task):
+            def model(self): return TABLE
+    """)
+    with pytest.raises(TaskError, match=r"'TABLE', a \w+ that holds a (function|type)") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy.startswith("make it inside the class")
+
+
 def test_a_text_is_no_use_of_what_has_this_name_unless_an_annotation_quotes_it(cells: Any) -> None:
     module = cells("""
         from typing import Literal
