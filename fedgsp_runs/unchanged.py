@@ -52,7 +52,8 @@ def _executed(text: str) -> dict[str, Any]:
         exec(compile(text, "<the module written for the nodes>", "exec", dont_inherit=True), vars(module))
     except Exception as error:
         what = f"the module that is written for the nodes raises {type(error).__name__}: {error}"
-        raise TaskError(what, "put the task into a module") from error
+        remedy = "let the definitions allow to be executed again in this process, or put the task into a module"
+        raise TaskError(what, remedy) from error
     finally:
         del sys.modules[module.__name__]
     return dict(vars(module))
@@ -146,7 +147,7 @@ class _Comparison:
         try:
             self._compare(f"{label}.{name}", value, before)
         except _OtherError:
-            statement = "does not set it" if before is _ABSENT else "says otherwise"
+            statement = "does not set it" if before is _ABSENT else "says otherwise or gives a new value each time"
             raise TaskError(
                 f"{label}.{name} was set after the class statement, which {statement}; the nodes would not see it",
                 f"write {name} into the class, execute it again if it was edited, or call it _{name} if a method sets"

@@ -78,7 +78,20 @@ def test_threads_write_modules_at_once(cells: Any, monkeypatch: pytest.MonkeyPat
 
 def test_a_module_that_raises_is_refused_before_a_process_is_started(cells: Any) -> None:
     module = cells("class Mine(Task):\n    num_classes = globals()['n' + 'p'].int64(2)")
-    with pytest.raises(TaskError, match="the module that is written for the nodes raises KeyError: 'np'"):
+    with pytest.raises(TaskError, match="the module that is written for the nodes raises KeyError: 'np'") as caught:
+        module_of(module.Mine)
+    assert "executed again in this process" in caught.value.remedy
+
+
+def test_an_attribute_with_another_value_each_time_is_refused_as_one(cells: Any) -> None:
+    module = cells("""
+        import uuid
+
+        class Mine(Task):
+            number = uuid.uuid4().hex
+            def model(self): return None
+    """)
+    with pytest.raises(TaskError, match=r"Mine\.number was .* or gives a new value each time"):
         module_of(module.Mine)
 
 
