@@ -1,29 +1,45 @@
-"""Writes type aliases, type variables and new types as source."""
+"""Writes type aliases, type variables, new types and named tuples as source."""
 
 from __future__ import annotations
 
+import collections
 import types
 import typing
 from typing import Any, ForwardRef, NewType, ParamSpec, TypeVar, TypeVarTuple
 
+from fedgsp_runs.attributes import answer
 from fedgsp_runs.values import NotWrittenError, Refer, as_source
+
+#: The attributes of all classes that `collections.namedtuple` makes.
+_OF_NAMED_TUPLES = frozenset(vars(collections.namedtuple("_", ())))  # noqa: PYI024
 
 
 def has_own_name(value: Any) -> bool:
-    """Whether a value is made with its own name, which stands for it in annotations."""
-    return isinstance(value, TypeVar | ParamSpec | TypeVarTuple | NewType)
+    """Whether a value is made with its own name, by a call and not by a class statement."""
+    return isinstance(value, TypeVar | ParamSpec | TypeVarTuple | NewType) or _is_named_tuple(value)
+
+
+def _is_named_tuple(value: Any) -> bool:
+    """Whether a class is one that `collections.namedtuple` has made, to which nothing was added."""
+    fields = vars(value).get("_fields") if isinstance(value, type) and value.__bases__ == (tuple,) else None
+    if not isinstance(fields, tuple) or any(str(one).startswith("_") for one in fields):
+        return False
+    return {*vars(value)} == {*_OF_NAMED_TUPLES, *fields}
 
 
 def is_of_types(value: Any) -> bool:
-    """Whether a value is made for annotations only, such as `tuple[int, str]` or `int | None`."""
+    """Whether a value is a type that a call has made, or for annotations only, such as `int | None`."""
     return has_own_name(value) or typing.get_origin(value) is not None
 
 
 def made(value: Any, refer: Refer) -> str:
-    """A value for annotations as source; raises NotWrittenError for what it has no source for."""
+    """A type or a value for annotations as source; raises NotWrittenError for what it has no source for."""
     if not has_own_name(value):
         return _alias(value, refer)
     given = [repr(value.__name__)]
+    if isinstance(value, type) and issubclass(value, tuple):
+        defaults = as_source([*answer(value, "_field_defaults").values()], refer)
+        return f"{refer(collections)}.namedtuple({given[0]}, {[*vars(value)['_fields']]!r}, defaults={defaults})"
     if isinstance(value, NewType):
         given.append(_alias(value.__supertype__, refer))
     elif isinstance(value, TypeVar):

@@ -45,7 +45,7 @@ def definition_of(thing: Any) -> str:
     try:
         return _of_class(inner).text if isinstance(inner, type) else _of_function(inner)
     except (OSError, TypeError):
-        raise _unknown(thing.__name__) from None
+        raise _unknown(thing) from None
 
 
 def enclosed_by(thing: Any) -> list[str]:
@@ -63,8 +63,9 @@ def function_of(value: Any) -> Any:
     return unwrapped(inner)
 
 
-def _unknown(name: str) -> TaskError:
-    return TaskError(f"the source of {name!r} is not known", _NOT_KNOWN)
+def _unknown(thing: Any) -> TaskError:
+    call = "write it as a class statement if a call makes it, " if isinstance(thing, type) else ""
+    return TaskError(f"the source of {thing.__name__!r} is not known", f"{call}{_NOT_KNOWN}")
 
 
 def _of_function(function: FunctionType) -> str:
@@ -74,7 +75,7 @@ def _of_function(function: FunctionType) -> str:
         return _alone(inspect.getsource(function).rstrip("\n").split("\n"))
     found = [one for one in _statements(text).get(code.co_qualname, ()) if not one.is_class]
     if not found:
-        raise _unknown(function.__name__)
+        raise _unknown(function)
     here = [one for one in found if one.code.co_firstlineno == code.co_firstlineno]
     return (here or found)[-1].text
 
@@ -90,7 +91,7 @@ def _of_class(kind: type) -> _Statement:
         first = vars(kind).get("__firstlineno__")  # since Python 3.13
         found = [one for one in found if one.code.co_firstlineno == first] or found
     if not found:
-        raise _unknown(kind.__name__)
+        raise _unknown(kind)
     if len({one.text for one in found}) > 1:
         raise TaskError(
             f"the class {kind.__name__!r} is defined {len(found)} times, and it has no method that tells which"

@@ -163,7 +163,7 @@ class _Writer:
         return f"{self._referred(sys.modules[module], user)}.{thing.__name__}"
 
     def _own_name(self, thing: Any) -> str | None:
-        """The name of a type variable and its like, if the script has it under this name."""
+        """The name of a type variable, a named tuple and their like, if the script has it under this name."""
         known = str(thing.__name__) if has_own_name(thing) else ""
         return known if known and self._names.get(known) is thing else None
 
@@ -225,6 +225,6 @@ def _is_builtin(name: str, value: Any) -> bool:
 
 def _is_of_main(value: Any) -> bool:
     """Whether a notebook or a script defines a class or function, perhaps with a decorator such as `lru_cache`."""
-    if answer(value, "__module__") != MAIN or not isinstance(answer(value, "__name__"), str):
+    if answer(value, "__module__") != MAIN or not isinstance(answer(value, "__name__"), str) or has_own_name(value):
         return False
     return isinstance(value, type) or isinstance(unwrapped(value), types.FunctionType)

@@ -248,6 +248,42 @@ def test_small_objects_come_along_as_what_makes_equal_ones(cells: Any) -> None:
     assert list(map(type, mine.data(0)[0])) == list(map(type, module.SMALL))
 
 
+def test_named_tuples_come_along(cells: Any) -> None:
+    module = cells(
+        """
+        from collections import namedtuple
+
+        Batch = namedtuple("Batch", "x y", defaults=[np.float64(2)])
+        Other = namedtuple("Short", ["one"])
+        TYPES = functools.partial(Batch, 1)
+
+        class Mine(Task):
+            def model(self): return Batch(1), Other(3), TYPES()
+            def data(self, client): return type(TYPES()) is Batch
+    """,
+        "import functools\nimport numpy as np\nfrom fedgsp import Task\n",
+    )
+    mine = written(module_of(module.Mine))["Mine"]
+    assert repr(mine.model(None)) == repr(module.Mine.model(None))
+    assert mine.data(None, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import enum\nKind = enum.Enum('Kind', 'A B')",
+        "import typing\nKind = typing.NamedTuple('Kind', [('x', int)])",
+        "import typing\nKind = typing.TypedDict('Kind', {'x': int})",
+        "import collections\nKind = collections.namedtuple('Kind', 'x')\nKind.size = property(len)",
+    ],
+)
+def test_other_classes_that_a_call_makes_are_refused_with_the_way_to_write_them(text: str, cells: Any) -> None:
+    module = cells(f"{text}\nclass Mine(Task):\n    def model(self): return Kind")
+    with pytest.raises(TaskError, match="the source of 'Kind' is not known") as caught:
+        module_of(module.Mine)
+    assert caught.value.remedy.startswith("write it as a class statement if a call makes it, ")
+
+
 def test_functions_that_call_each_other_and_other_names_for_them_come_along(cells: Any) -> None:
     module = cells("""
         def even(n): return n == 0 or odd(n - 1)
