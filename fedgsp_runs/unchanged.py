@@ -10,6 +10,7 @@ import contextlib
 import dis
 import enum
 import itertools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
@@ -155,7 +156,7 @@ class _Comparison:
             ) from None
 
     def _compare(self, label: str, value: Any, before: Any) -> None:
-        if _may_be_filled(before):
+        if _may_be_filled(before) or isinstance(value, logging.Logger):  # which often has the name of its module
             return
         if isinstance(value, type):
             self._class(label, value, before)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import logging
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MethodType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,8 +107,27 @@ def _partial(value: functools.partial[Any], refer: Refer) -> str:
     return f"{refer(functools.partial)}({', '.join([refer(value.func), *given, *named])})"
 
 
+def _method(value: MethodType, refer: Refer) -> str:
+    """A method of a class itself, such as the `apply` of a function of torch."""
+    kind, name = value.__self__, value.__name__
+    if not isinstance(kind, type) or getattr(kind, name, None) != value:
+        raise NotWrittenError(value)
+    return f"{refer(kind)}.{name}"
+
+
+def _pattern(value: re.Pattern[Any], refer: Refer) -> str:
+    return f"{refer(re)}.compile({value.pattern!r}, {value.flags & ~re.DEBUG:d})"
+
+
+def _logger(value: logging.Logger, refer: Refer) -> str:
+    """A logger by its name: what it records, and where, has no influence on what nodes train."""
+    if logging.getLogger(value.name) is not value:
+        raise NotWrittenError(value)
+    return f"{refer(logging)}.getLogger({value.name!r})"
+
+
 #: Classes whose values are always of subclasses.
-_BASES = (pathlib.PurePath, enum.Enum, np.generic)
+_BASES = (pathlib.PurePath, enum.Enum, np.generic, logging.Logger)
 #: Type, by module and name because torch need not be imported -> how its values are written.
 _WRITERS: Mapping[str, Callable[[Any, Refer], str]] = {
     **{f"builtins.{name}": _literal for name in ("str", "int", "bool", "bytes", "NoneType", "ellipsis")},
@@ -121,6 +143,9 @@ _WRITERS: Mapping[str, Callable[[Any, Refer], str]] = {
     "pathlib.PurePath": lambda value, refer: f"{refer(pathlib)}.Path({str(pathlib.Path(value).absolute())!r})",
     "enum.Enum": _member,
     "functools.partial": _partial,
+    "builtins.method": _method,
+    "re.Pattern": _pattern,
+    "logging.Logger": _logger,
     "numpy.generic": _number_of_numpy,
     "torch.dtype": lambda value, refer: f"{refer(sys.modules['torch'])}.{str(value).removeprefix('torch.')}",
     "torch.device": lambda value, refer: f"{refer(sys.modules['torch'])}.device({str(value)!r})",

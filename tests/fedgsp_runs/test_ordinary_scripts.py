@@ -12,6 +12,7 @@ from tests.support.written_modules import written
 
 CACHES = """
     import functools
+    import logging
 
     @functools.lru_cache
     def rows(count, seen={}, *, more=[]):
@@ -39,7 +40,7 @@ CACHES = """
         def __get__(self, instance, owner): return self if instance is None else self.func(instance)
 
     class Used:
-        _known, kept = None, []
+        _known, kept, log = None, [], logging.getLogger(__name__)
         @functools.cached_property
         def size(self): return rows(3)
         @Lazy

@@ -284,6 +284,48 @@ def test_other_classes_that_a_call_makes_are_refused_with_the_way_to_write_them(
     assert caught.value.remedy.startswith("write it as a class statement if a call makes it, ")
 
 
+def test_methods_of_classes_patterns_and_loggers_come_along(cells: Any) -> None:
+    module = cells("""
+        import logging
+        import re
+
+        import torch
+
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x): return x * x
+
+        square = Square.apply
+        from_text = Path.cwd
+        WORD, FLAT = re.compile("a.b", re.DOTALL | re.IGNORECASE), re.compile(rb"(?x) c")
+        LOG, ROOT = logging.getLogger("clinic.a"), logging.getLogger()
+
+        class Mine(Task):
+            def model(self): return square(torch.tensor(3)), from_text()
+            def data(self, client): return WORD, FLAT, LOG, ROOT
+    """)
+    mine = written(module_of(module.Mine))["Mine"]
+    assert mine.model(None) == (9, Path.cwd())
+    assert mine.data(None, 0) == module.Mine.data(None, 0)
+
+
+@pytest.mark.parametrize("value", ["Kind().method", "logging.Logger('clinic.a')"])
+def test_a_method_of_an_object_and_a_logger_that_no_name_leads_to_are_refused(value: str, cells: Any) -> None:
+    module = cells(f"""
+        import logging
+
+        class Mine(Task):
+            def model(self): return thing
+            def data(self, client): return None
+
+        class Kind:
+            def method(self): return 1
+        thing = {value}
+    """)
+    with pytest.raises(TaskError, match=r"Mine uses 'thing', a (method|Logger), which cannot be written as source"):
+        module_of(module.Mine)
+
+
 def test_functions_that_call_each_other_and_other_names_for_them_come_along(cells: Any) -> None:
     module = cells("""
         def even(n): return n == 0 or odd(n - 1)
