@@ -11,6 +11,7 @@ import dis
 import enum
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
@@ -25,6 +26,8 @@ from fedgsp_runs.values import NotWrittenError, as_source, shown
 #: How the name of a written module begins in this process; a number follows, since threads may write at once.
 _WRITTEN = "_written_by_fedgsp_runs_"
 _NUMBERS = itertools.count()
+#: What `__name__` and `__module__` are in such a module.
+_NAME = re.compile(rf"{_WRITTEN}\d+")
 _ABSENT = object()
 
 
@@ -273,7 +276,7 @@ def _told(value: Any) -> tuple[str, list[Any]] | None:
         return str(answer(thing, "__name__"))
 
     try:
-        return as_source(value, refer), held
+        return _NAME.sub(MAIN, as_source(value, refer)), held
     except (NotWrittenError, RecursionError):
         return None
 
@@ -341,9 +344,12 @@ def _variables(function: FunctionType) -> Mapping[str, Any]:
 
 
 def _may_change(code: CodeType, name: str, before: Any) -> bool:
-    """Whether calls of a function may give a variable around it another value, as they do for a counter or a cache."""
+    """Whether a variable around a function need not keep its value: calls may change it, such as a counter or a cache.
+
+    Python itself and data classes have variables there whose names begin with an underscore.
+    """
     steps = [step for one in (code, *codes_in(code)) for step in dis.get_instructions(one)]
-    if name == "__class__" or any(one.opname == "STORE_DEREF" and one.argval == name for one in steps):
+    if name.startswith("_") or any(one.opname == "STORE_DEREF" and one.argval == name for one in steps):
         return True
     filled = isinstance(before, list | dict | set) and any(one.opname == "STORE_SUBSCR" for one in steps)
     return filled or _may_be_filled(before)

@@ -21,13 +21,13 @@ CACHES = """
         return count
 
     def counted(function):
-        calls, last, state, known = 0, None, {"calls": 0}, {}
+        calls, last, state, known, name = 0, None, {"calls": 0}, {}, f"{function.__module__}.{function.__name__}"
         @functools.wraps(function)
         def call(*values):
             nonlocal calls
             calls += 1
             state["calls"] += 1
-            known[calls] = values
+            known[name] = values
             def remember():
                 nonlocal last
                 last = calls
