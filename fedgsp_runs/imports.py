@@ -45,7 +45,9 @@ def home(value: Any) -> str | None:
 
 
 def imported_as_in_the_script(name: str, value: Any) -> str | None:
-    """The line that imports what knows no name of its own, as a statement of the script does; None if none does.
+    """The line that imports a value, as an import statement of the script does; None if the script imports it nowhere.
+
+    It is for values that have no name of their own.
 
     An object of a module of the user's own is not imported: the script may have changed it.
     """

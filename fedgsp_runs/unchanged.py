@@ -205,14 +205,8 @@ class _Comparison:
         if mine.keys() != theirs.keys():
             raise _changed(label)
         for name, value in mine.items():
-            try:
-                self._compare(f"{label}({name})", value, theirs[name])
-            except _OtherError:
-                raise TaskError(
-                    f"the default of {name} in {label} is {shown(value)}, and its def statement would give"
-                    f" {shown(theirs[name])} now",
-                    "write the value into the def statement, or make it an option of the task",
-                ) from None
+            what = f"the default of {name} in {label}", "its def statement would give {} now", "def statement"
+            self._value(f"{label}({name})", value, theirs[name], *what)
 
     def _variables(self, label: str, live: FunctionType, written: FunctionType) -> None:
         """Raises TaskError for other values of the variables around a function, such as those of a decorator."""
@@ -220,14 +214,21 @@ class _Comparison:
         for name, value in _variables(live).items():
             if name not in theirs or _may_change(live.__code__, name, theirs[name]):
                 continue
-            try:
-                self._compare(f"{label}({name})", value, theirs[name])
-            except _OtherError:
-                raise TaskError(
-                    f"the variable {name} around {label} is {shown(value)}, and executing the definition again gives"
-                    f" {shown(theirs[name])}",
-                    "write the value into the definition, or make it an option of the task",
-                ) from None
+            what = f"the variable {name} around {label}", "executing the definition again gives {}", "definition"
+            self._value(f"{label}({name})", value, theirs[name], *what)
+
+    def _value(self, label: str, value: Any, other: Any, what: str, again: str, statement: str) -> None:
+        """Raises TaskError for a value that a statement does not give again.
+
+        The error says `what` the value is, and with `again` what the statement gives now.
+        """
+        try:
+            self._compare(label, value, other)
+        except _OtherError:
+            raise TaskError(
+                f"{what} is {shown(value)}, and {again.format(shown(other))}",
+                f"write the value into the {statement}, or make it an option of the task",
+            ) from None
 
     def _registered(self, label: str, live: Any, written: Any) -> None:
         """Raises TaskError for functions that `functools.singledispatch` calls, and that stand elsewhere."""

@@ -70,7 +70,7 @@ def export(
 ) -> None:
     """Write a model of a run with all its tensors, also those that did not travel."""
     logs.configure()
-    run, loaded = _opened(run_dir, task, task_option)
+    run, loaded, _ = _opened(run_dir, task, task_option)
     personal = _kept_in(state_dir)
     from fedgsp_node.finished import export as exporting  # imports torch, which takes seconds
 
@@ -112,7 +112,7 @@ def evaluate(
     logs.configure()
     check_device(device)
     ids = None if clients is None else parse_clients(clients)
-    run, loaded = _opened(run_dir, task, task_option)
+    run, loaded, chosen = _opened(run_dir, task, task_option)
     personal = _kept_in(state_dir)
     for client in ids or ():
         run.model(model, client)  # refuses before anything is loaded
@@ -124,7 +124,7 @@ def evaluate(
 
     echo = stdout.taken()
     here, used = loaded(), devices.device_of(device)
-    check_options(run, here, options("--task-option", task_option or []))
+    check_options(run, here, chosen)
     devices.prepare(used)
     names = names_of(here)
     scores, together = evaluating.evaluate(
@@ -151,8 +151,11 @@ def _named(client: int, names: Mapping[int, str]) -> dict[str, str]:
     return {"name": names[client]} if client in names else {}
 
 
-def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[RunRecord, Any]:
-    """What the directory of a run says, and a function that loads its task; raises UserError."""
+def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[RunRecord, Any, Mapping[str, str]]:
+    """What the directory of a run says, a function that loads its task, and the task options that were given.
+
+    Raises UserError.
+    """
     from fedgsp_node.finished.record import read
 
     chosen = options("--task-option", given or [])
@@ -170,7 +173,7 @@ def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[R
 
         return load_task(name, {**run.config.task_option, **chosen})
 
-    return run, loaded
+    return run, loaded, chosen
 
 
 def _kept_in(folder: Path | None) -> PersonalState | None:

@@ -37,7 +37,7 @@ def final(run: Finished) -> dict[str, np.ndarray]:
 
 
 def fills(monkeypatch: pytest.MonkeyPatch, program: str, number: int, times: int = 1) -> list[str]:
-    """In a round there is no room for what client 3 has trained, so many times; returns the ids of these models."""
+    """Lets the manager refuse the model of client 3 in a round, so many times; returns the ids of these models."""
     reserve, filled = Models.reserve, list[str]()
 
     async def fill(self: Models, model_id: str) -> ModelRef | Failure:

@@ -103,10 +103,8 @@ async def _lacking(
     outcome = await survey(context, progress, number, task)
     gone = {client for client, why in outcome.unanswered.items() if why.code is FailureCode.NO_SUCH_MODEL}
     anew = {one.client for one in outcome.done if isinstance(one.result, Evaluated) and one.result.afresh}
-    for client, why in outcome.unanswered.items():
-        if client in outcome.refused - gone:  # for good, as by a policy without `evaluate`: nobody will ever know
-            logger.warning(
-                "client %d does not say whether its node has what it kept for it in the run: %s", client, why
-            )
-    silent = {client: why for client, why in outcome.unanswered.items() if client in outcome.out_of_reach - gone}
+    reasons, refused = outcome.unanswered, outcome.refused - gone
+    for client in sorted(refused):  # for good, as by a policy without `evaluate`: nobody will ever know
+        logger.warning("client %d does not say whether its node still has what it kept: %s", client, reasons[client])
+    silent = {client: why for client, why in reasons.items() if client not in gone | refused}
     return gone | (anew & began), silent
